@@ -1,0 +1,58 @@
+"""Import every module of an installed spec_compile, in an environment without the compile extra.
+
+Modules of the compiler may fail, but only for want of a package of that extra; all others load.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from importlib.util import find_spec
+
+COMPILE_PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors")
+COMPILER = (
+    "acceptance",
+    "commands.check",
+    "commands.export",
+    "commands.passes",
+    "driver",
+    "export",
+    "ops",
+    "passes",
+    "program",
+    "sampling",
+)
+
+
+def main() -> None:
+    """Import module by module; exit with the names of those that should load and do not."""
+    installed = [name for name in COMPILE_PACKAGES if find_spec(name) is not None]
+    if installed:
+        sys.exit(f"this environment has {', '.join(installed)}: use one with the extra cpu only")
+    package = importlib.import_module("spec_compile")
+    modules = [found.name for found in pkgutil.walk_packages(package.__path__, "spec_compile.")]
+    problems = [problem for name in modules if (problem := import_problem(name))]
+    if problems or not modules:
+        sys.exit("\n".join(problems) or "spec_compile has no modules")
+    print(f"{len(modules)} modules of {package.__path__[0]} import or name the compile extra")
+
+
+def import_problem(name: str) -> str | None:
+    """Import the module `name` and return what is wrong with the outcome, if anything is."""
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        wanted = (error.name or "").split(".")[0]
+        if not (is_of_compiler(name) and wanted in COMPILE_PACKAGES):
+            return f"{name}: {error}"
+    return None
+
+
+def is_of_compiler(name: str) -> bool:
+    """Tell whether the module `name`, or a package around it, is one of the compiler's."""
+    return any(f"{name}.".startswith(f"spec_compile.{part}.") for part in COMPILER)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Write a bundle: everything goes to a temporary sibling folder, which is renamed at the end."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from spec_compile.errors import ArtifactError
+from spec_compile.manifest import MANIFEST_FILE, FileSpec, GraphSpec, TensorSpec
+from spec_compile.program import Graph, Program
+from spec_compile.program import TensorSpec as ProgramTensor
+
+_CHUNK = 1 << 20
+
+
+def check_output(output: Path) -> None:
+    """Refuse an output folder that a bundle cannot become, before hours of work go into it.
+
+    Raises:
+        ArtifactError: it exists, or its parent is missing or cannot be written.
+    """
+    if output.exists() or output.is_symlink():
+        raise ArtifactError(f"{output} exists; remove it or choose another output folder")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}."):
+            pass
+    except OSError as error:
+        raise ArtifactError(f"cannot write to {output.parent}: {error.strerror}") from error
+
+
+@contextmanager
+def staged(output: Path) -> Iterator[Path]:
+    """A folder to write into; it becomes `output` on success and vanishes on any failure.
+
+    Raises:
+        ArtifactError: the disk is full, or the folder cannot be written or renamed.
+    """
+    check_output(output)
+    folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
+    try:
+        yield folder
+        folder.chmod(0o755)
+        folder.rename(output)
+    except OSError as error:
+        raise ArtifactError(f"cannot write {output}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def describe_graphs(program: Program, files: Mapping[str, str]) -> dict[str, GraphSpec]:
+    """The tensor tables of `program` in the manifest's terms."""
+    return {name: _graph_spec(graph, files[name]) for name, graph in program.graphs.items()}
+
+
+def describe_files(folder: Path) -> dict[str, FileSpec]:
+    """Size and SHA-256 of every file in `folder`, the manifest left out."""
+    return {
+        path.relative_to(folder).as_posix(): FileSpec(_sha256(path), path.stat().st_size)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST_FILE
+    }
+
+
+def _graph_spec(graph: Graph, file: str) -> GraphSpec:
+    return GraphSpec(
+        file, tuple(map(_tensor_spec, graph.inputs)), tuple(map(_tensor_spec, graph.outputs))
+    )
+
+
+def _tensor_spec(spec: ProgramTensor) -> TensorSpec:
+    return TensorSpec(spec.name, str(spec.dtype).removeprefix("torch."), spec.shape, spec.alias_of)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,229 @@
+"""A model named by the user to a checked checkpoint, and a checkpoint to a model in memory."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from spec_compile.errors import CaptureError, CheckpointError
+from spec_compile.export.capture import IMPLEMENTATION
+from spec_compile.presets import PRESETS, resolve_preset
+from spec_compile.program import first_line
+
+_INDEX = "model.safetensors.index.json"
+_PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+_HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md", "LICENSE*")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model folder that has been looked at.
+
+    Args:
+        source: the name that the user gave.
+        folder: where the files are.
+        config: the parsed `config.json`.
+    """
+
+    source: str
+    folder: Path
+    config: Any
+
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """Ids that end a text, from `generation_config.json`, else from `config.json`."""
+        found = self._generation_value("eos_token_id")
+        return tuple(found) if isinstance(found, list) else () if found is None else (int(found),)
+
+    @property
+    def bos_token_id(self) -> int | None:
+        """The id that begins a text, or None."""
+        found = self._generation_value("bos_token_id")
+        return found if isinstance(found, int) else None
+
+    @property
+    def max_length(self) -> int | None:
+        """Positions that the model was built for, or None when its config does not say."""
+        found = getattr(self.config.get_text_config(), "max_position_embeddings", None)
+        return found if isinstance(found, int) else None
+
+    @property
+    def license(self) -> str | None:
+        """The licence that the model card's header names, or None."""
+        card = self.folder / "README.md"
+        header = card.read_text("utf-8", "replace").split("---") if card.is_file() else []
+        if len(header) < 3 or header[0].strip():
+            return None
+        lines = [line for line in header[1].splitlines() if line.startswith("license:")]
+        return lines[0].removeprefix("license:").strip() or None if lines else None
+
+    def _generation_value(self, name: str) -> Any:
+        path = self.folder / "generation_config.json"
+        values = read_json(path) if path.is_file() else {}
+        if values.get(name) is not None:
+            return values[name]
+        return getattr(self.config.get_text_config(), name, None)
+
+
+def open_checkpoint(source: str) -> Checkpoint:
+    """Find and check a model: a preset, a local folder, or a hub id.
+
+    Raises:
+        CheckpointError: not found, no `config.json`, or no sound safetensors weights.
+    """
+    folder = _find(source)
+    if not (folder / "config.json").is_file():
+        raise CheckpointError(f"{folder} has no config.json; give the folder of a Hugging Face model")
+    _check_weights(folder)
+    with _quiet():
+        try:
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except Exception as error:
+            raise CheckpointError(f"{folder}/config.json: {first_line(error)}") from error
+    if getattr(config, "is_encoder_decoder", False):
+        raise CheckpointError(f"{source} is an encoder-decoder model; only decoder-only models compile")
+    return Checkpoint(source, folder, config)
+
+
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
+    """The model in evaluation mode on the CPU, ready to be captured.
+
+    Raises:
+        CheckpointError: the weights do not fit the configuration.
+        CaptureError: its attention cannot be replaced.
+    """
+    with _quiet():
+        try:
+            model, report = AutoModelForCausalLM.from_pretrained(
+                checkpoint.folder,
+                config=checkpoint.config,
+                dtype=dtype,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+                output_loading_info=True,
+            )
+        except Exception as error:
+            raise CheckpointError(f"cannot load {checkpoint.folder}: {first_line(error)}") from error
+        missing = sorted(str(key) for key in report["missing_keys"])
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise CheckpointError(f"{checkpoint.folder} lacks the weight {missing[0]}{more}")
+        try:
+            model.set_attn_implementation(IMPLEMENTATION)
+        except Exception as error:
+            raise CaptureError(
+                f"{type(model).__name__} does not use the attention interface: {first_line(error)}"
+            ) from error
+    model.eval()
+    model.requires_grad_(False)
+    return model  # type: ignore[no-any-return]
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        CheckpointError: not JSON, or not an object.
+    """
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} does not hold a JSON object")
+    return value
+
+
+def _find(source: str) -> Path:
+    preset = resolve_preset(source)
+    if preset is not None:
+        return preset
+    path = Path(source)
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise CheckpointError(f"{source} is a file; give the folder of a Hugging Face model")
+    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+        raise CheckpointError(
+            f"no model {source!r}: not a folder here, not one of the presets "
+            f"{', '.join(PRESETS)}, and not a hub id such as owner/name"
+        )
+    return _download(source)
+
+
+def _download(source: str) -> Path:
+    # Imported here: a local compile needs no hub client.
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(source, allow_patterns=list(_HUB_FILES)))
+    except Exception as error:
+        raise CheckpointError(
+            f"no folder {source!r} here, and the hub did not give it ({first_line(error)}); "
+            "check the name and the network, or give a local folder"
+        ) from error
+
+
+def _check_weights(folder: Path) -> None:
+    for path in _weight_files(folder):
+        if not path.is_file():
+            raise CheckpointError(f"{folder} lacks {path.name}, which its weight index names")
+        try:
+            with safe_open(path, framework="numpy") as weights:
+                weights.keys()
+        except Exception as error:
+            raise CheckpointError(
+                f"{path} is damaged or cut short ({first_line(error)}); download it again"
+            ) from error
+
+
+def _weight_files(folder: Path) -> Iterator[Path]:
+    if (folder / _INDEX).is_file():
+        names = read_json(folder / _INDEX).get("weight_map")
+        if not isinstance(names, dict) or not names:
+            raise CheckpointError(f"{folder / _INDEX} has no weight_map")
+        yield from (_inside(folder, str(name)) for name in sorted(set(names.values())))
+        return
+    if (folder / "model.safetensors").is_file():
+        yield folder / "model.safetensors"
+        return
+    pickled = [path.name for pattern in _PICKLED for path in folder.glob(pattern)]
+    if pickled:
+        raise CheckpointError(
+            f"{folder} has pickled weights only ({pickled[0]}), which can run code when loaded; "
+            "convert them to safetensors"
+        )
+    raise CheckpointError(f"{folder} has no model.safetensors")
+
+
+def _inside(folder: Path, name: str) -> Path:
+    if Path(name).name != name:
+        raise CheckpointError(f"{folder / _INDEX} names {name!r}, which is not a file beside it")
+    return folder / name
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep notices and bars of transformers away from our user; errors are raised anyway."""
+    verbosity = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logger = logging.getLogger("transformers")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+        transformers_logging.enable_progress_bar()
+        transformers_logging.set_verbosity(verbosity)

@@ -1,0 +1,63 @@
+"""Rewrite the few composite operators that tracing leaves, so that a graph need not be traced again.
+
+torch.onnx.export decomposes a program by tracing it once more, which takes most of an export's time.
+Our graphs hold only a handful of operators that it has no translation for.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from spec_compile.program import Graph
+
+aten = torch.ops.aten
+_CASTS = (aten.to.dtype, aten.to.device, aten.to.dtype_layout)
+_RENAMED = {
+    aten.__and__.Tensor: aten.bitwise_and.Tensor,
+    aten.__or__.Tensor: aten.bitwise_or.Tensor,
+}
+
+
+def core_program(graph: Graph) -> ExportedProgram:
+    """The program of `graph` in operators that ONNX export translates one by one.
+
+    Its `run_decompositions` gives back the program itself: there is nothing left to decompose.
+    """
+    lowered, _ = graph.edited(_lower)
+    program = copy.copy(lowered.exported)
+    program.run_decompositions = lambda *_, **__: program  # type: ignore[method-assign]
+    return program
+
+
+def _lower(graph: fx.Graph) -> int:
+    count = 0
+    for node in list(graph.nodes):
+        replacement = _replacement(node)
+        if replacement is None:
+            continue
+        target, args, kwargs = replacement
+        with graph.inserting_before(node):
+            new = graph.call_function(target, args, kwargs)
+        new.meta = dict(node.meta)
+        node.replace_all_uses_with(new)
+        graph.erase_node(node)
+        count += 1
+    return count
+
+
+def _replacement(node: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    if node.op != "call_function":
+        return None
+    if node.target in _CASTS:
+        return aten._to_copy.default, (node.args[0],), {"dtype": node.meta["val"].dtype}
+    if node.target in _RENAMED:
+        return _RENAMED[node.target], node.args, {}
+    if node.target is aten.flatten.using_ints:
+        sizes = [size if isinstance(size, int) else -1 for size in node.meta["val"].shape]
+        return (aten.reshape.default, (node.args[0], sizes), {}) if sizes.count(-1) < 2 else None
+    return None

@@ -1,0 +1,1 @@
+"""Graph passes: what makes one speculative-decoding graph out of two captured models."""

@@ -1,0 +1,106 @@
+"""Fuse verification with acceptance: target forward, sampling transforms and rule as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from spec_compile.acceptance import Rule
+from spec_compile.config import SpecConfig
+from spec_compile.ops import PROCESS_LOGITS
+from spec_compile.passes.base import Pass, PassResult
+from spec_compile.passes.round import (
+    ROUND_INPUTS,
+    cache_inputs,
+    fit_vocabulary,
+    num_uniforms,
+    sampling_inputs,
+    sampling_of,
+    select_rows,
+)
+from spec_compile.program import Composite, Graph, Program, TensorSpec, as_function, call, trace
+
+
+class VerifyAndAccept(Composite):
+    """One target forward over the new tokens and k draft tokens, and the acceptance of the drafts.
+
+    Outputs `output_tokens` [B, k+1] int64 (-1 in the unused tail) and `num_emitted` [B] int64, 0 in a
+    row whose logits are not numbers. With k = 0 it is plain decoding, and also gives the last `logits`.
+    """
+
+    def __init__(self, model: Graph, rule: Rule, num_speculative_tokens: int, vocab_size: int) -> None:
+        super().__init__()
+        self.model, self.graph, self.rule = as_function(model), model, rule
+        self.num_drafted, self.vocab_size = num_speculative_tokens, vocab_size
+        drafts = _draft_inputs(num_speculative_tokens, vocab_size, rule)
+        sampling = sampling_inputs(num_uniforms(rule, num_speculative_tokens))
+        self.inputs = (*ROUND_INPUTS, *drafts, *cache_inputs(model), *sampling)
+
+    def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One verification; see the class."""
+        outputs = call(self.graph, self.model, {**tensors, "tokens": self._block(tensors)})
+        rows = tensors["num_new"][:, None] - 1 + torch.arange(self.num_drafted + 1)
+        logits = select_rows(outputs["logits"], rows.clamp(min=0))
+        logits = fit_vocabulary(logits, self.vocab_size).float()
+        tokens, emitted = self._accept(logits, tensors)
+        # NaN compares false, and +inf is not below +inf.
+        is_number = logits.sum(dim=(1, 2)) < float("inf")
+        results = {"output_tokens": tokens, "num_emitted": torch.where(is_number, emitted, 0)}
+        if self.num_drafted == 0:
+            results["logits"] = logits
+        return results | {spec.name: outputs[spec.name] for spec in self.graph.outputs if spec.alias_of}
+
+    def _block(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """New tokens with the drafts right behind each row's real ones: [B, T + k]."""
+        tokens = tensors["tokens"]
+        if self.num_drafted == 0:
+            return tokens
+        padded = torch.nn.functional.pad(tokens, (0, self.num_drafted))
+        slots = tensors["num_new"][:, None] + torch.arange(self.num_drafted)
+        return padded.scatter(1, slots, tensors["draft_tokens"])
+
+    def _accept(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        no_drafts = logits.new_zeros((logits.shape[0], 0), dtype=torch.int64)
+        drafts = tensors["draft_tokens"] if self.num_drafted else no_drafts
+        if not self.rule.uses_draft_probs:
+            return self.rule(drafts, None, logits, None)
+        target_probs = PROCESS_LOGITS(logits, *sampling_of(tensors))
+        draft_probs = tensors["draft_probs"] if self.num_drafted else target_probs[:, :0]
+        return self.rule(drafts, draft_probs, target_probs, tensors["uniforms"])
+
+
+class FuseAcceptance(Pass):
+    """Make the graph `verify` from `target`; `target` becomes plain decoding, one token a call."""
+
+    name = "fuse_acceptance"
+
+    def __init__(self, config: SpecConfig, rule: Rule, vocab_size: int, max_length: int) -> None:
+        self.config, self.rule = config, rule
+        self.vocab_size, self.max_length = vocab_size, max_length
+
+    def requires(self, program: Program) -> None:
+        self.need(program, "target")
+
+    def call(self, program: Program) -> PassResult:
+        model = program.graphs["target"]
+        if any(spec.name == "num_emitted" for spec in model.outputs):
+            return PassResult(program, 0)
+        for name, drafted in (("verify", self.config.num_speculative_tokens), ("target", 0)):
+            module = VerifyAndAccept(model, self.rule, drafted, self.vocab_size)
+            graph = trace(module, batch_size=self.config.batch_size, max_length=self.max_length)
+            program = program.with_graph(name, graph)
+        return PassResult(program, 2)
+
+    def ensures(self, program: Program) -> None:
+        self.promise(program, "verify", "target")
+
+
+def _draft_inputs(drafted: int, vocab_size: int, rule: Rule) -> tuple[TensorSpec, ...]:
+    if drafted == 0:
+        return ()
+    tokens = TensorSpec("draft_tokens", torch.int64, ("B", drafted))
+    if not rule.uses_draft_probs:
+        return (tokens,)
+    return (tokens, TensorSpec("draft_probs", torch.float32, ("B", drafted, vocab_size)))

@@ -1,0 +1,75 @@
+"""Fuse a whole round: draft loop, verification and acceptance as one graph, one call a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from spec_compile.config import SpecConfig
+from spec_compile.passes.base import Pass, PassResult
+from spec_compile.passes.fuse_acceptance import FuseAcceptance
+from spec_compile.passes.round import ROUND_INPUTS, cache_inputs, sampling_inputs
+from spec_compile.passes.unroll_draft import UnrollDraft
+from spec_compile.program import Composite, Graph, Program, as_function, call, trace
+
+
+class Step(Composite):
+    """The draft loop feeds the verification; the first k `uniforms` are the draft's.
+
+    Both models take the same `tokens` and `lengths`, so both caches always hold the same tokens.
+    """
+
+    def __init__(self, draft: Graph, verify: Graph) -> None:
+        super().__init__()
+        self.draft, self.draft_graph = as_function(draft), draft
+        self.verify, self.verify_graph = as_function(verify), verify
+        self.num_draft_uniforms = _num_uniforms(draft)
+        uniforms = self.num_draft_uniforms + _num_uniforms(verify)
+        caches = (*cache_inputs(verify), *cache_inputs(draft))
+        self.inputs = (*ROUND_INPUTS, *caches, *sampling_inputs(uniforms))
+
+    def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """One round; see the class."""
+        own, rest = self._split_uniforms(tensors)
+        drafted = call(self.draft_graph, self.draft, {**tensors, **own})
+        verified = call(self.verify_graph, self.verify, {**tensors, **rest, **drafted})
+        return verified | {name: value for name, value in drafted.items() if "_cache." in name}
+
+    def _split_uniforms(
+        self, tensors: Mapping[str, Tensor]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        if self.num_draft_uniforms == 0:
+            return {}, {}
+        uniforms = tensors["uniforms"]
+        first, rest = uniforms[:, : self.num_draft_uniforms], uniforms[:, self.num_draft_uniforms :]
+        return {"uniforms": first}, {"uniforms": rest}
+
+
+class FuseStep(Pass):
+    """Replace the graphs `draft` and `verify` by the graph `step`."""
+
+    name = "fuse_step"
+    after = (UnrollDraft, FuseAcceptance)
+
+    def __init__(self, config: SpecConfig, max_length: int) -> None:
+        self.config, self.max_length = config, max_length
+
+    def requires(self, program: Program) -> None:
+        if "step" not in program.graphs:
+            self.need(program, "draft", "verify")
+
+    def call(self, program: Program) -> PassResult:
+        if "step" in program.graphs:
+            return PassResult(program, 0)
+        module = Step(program.graphs["draft"], program.graphs["verify"])
+        graph = trace(module, batch_size=self.config.batch_size, max_length=self.max_length)
+        return PassResult(program.without("draft", "verify").with_graph("step", graph), 1)
+
+    def ensures(self, program: Program) -> None:
+        self.promise(program, "step")
+
+
+def _num_uniforms(graph: Graph) -> int:
+    sizes = [spec.shape[-1] for spec in graph.inputs if spec.name == "uniforms"]
+    return int(sizes[0]) if sizes else 0

@@ -1,0 +1,37 @@
+"""The compiler, in order. To learn what spec-compile does to a pair of models, read this list."""
+
+from __future__ import annotations
+
+from spec_compile.acceptance import RULES
+from spec_compile.config import SpecConfig
+from spec_compile.passes.base import Pass
+from spec_compile.passes.drop_dead_code import DropDeadCode
+from spec_compile.passes.fuse_acceptance import FuseAcceptance
+from spec_compile.passes.fuse_step import FuseStep
+from spec_compile.passes.merge_duplicates import MergeDuplicates
+from spec_compile.passes.prune_logits import PruneLogits
+from spec_compile.passes.remove_no_ops import RemoveNoOps
+from spec_compile.passes.unroll_draft import UnrollDraft
+
+
+def build_pipeline(config: SpecConfig, *, vocab_size: int, max_length: int) -> list[Pass]:
+    """The passes from two captured models (`target`, `draft`) to the graphs of a bundle.
+
+    Args:
+        config: what the compile was asked for.
+        vocab_size: V, the ids that the tokenizer knows.
+        max_length: tokens a row may hold.
+    """
+    rule = RULES[config.acceptance]
+    return [
+        # Phase 1: compose rounds out of the captured models.
+        UnrollDraft(config, rule, vocab_size, max_length),
+        FuseAcceptance(config, rule, vocab_size, max_length),
+        *([FuseStep(config, max_length)] if config.fusion == "step" else []),
+        # Phase 2: clean up what tracing leaves; the next phase matches on what remains.
+        RemoveNoOps(),
+        MergeDuplicates(),
+        # Phase 3: make rounds cheap.
+        PruneLogits(),
+        DropDeadCode(),
+    ]

@@ -1,0 +1,65 @@
+"""Tensors that every round shares: sampling inputs, padded blocks, gathered rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from spec_compile.acceptance import Rule
+from spec_compile.program import Graph, TensorSpec
+from spec_compile.sampling import Sampling
+
+ROUND_INPUTS = (
+    TensorSpec("tokens", torch.int64, ("B", "T")),
+    TensorSpec("num_new", torch.int64, ("B",)),
+    TensorSpec("lengths", torch.int64, ("B",)),
+)
+
+
+def cache_inputs(graph: Graph) -> tuple[TensorSpec, ...]:
+    """The cache inputs of a captured model or of a round."""
+    return tuple(spec for spec in graph.inputs if spec.is_cache)
+
+
+def sampling_inputs(num_uniforms: int) -> tuple[TensorSpec, ...]:
+    """Sampling options per row and `uniforms` [B, num_uniforms]; nothing where no draw is needed."""
+    if num_uniforms == 0:
+        return ()
+    return (
+        TensorSpec("temperature", torch.float32, ("B",)),
+        TensorSpec("top_k", torch.int64, ("B",)),
+        TensorSpec("top_p", torch.float32, ("B",)),
+        TensorSpec("min_p", torch.float32, ("B",)),
+        TensorSpec("uniforms", torch.float32, ("B", num_uniforms)),
+    )
+
+
+def sampling_of(tensors: Mapping[str, Tensor]) -> Sampling:
+    """The sampling options among a round's tensors."""
+    return Sampling(*(tensors[name] for name in ("temperature", "top_k", "top_p", "min_p")))
+
+
+def num_uniforms(rule: Rule, num_speculative_tokens: int) -> int:
+    """Uniforms that `rule` uses per row for one draft of `num_speculative_tokens` tokens."""
+    size = 1
+    for extent in rule.uniforms_shape(1, num_speculative_tokens):
+        size *= extent
+    return size
+
+
+def select_rows(values: Tensor, rows: Tensor) -> Tensor:
+    """Rows of each batch entry: values [B, T, N], rows [B, R] int64 -> [B, R, N]."""
+    batch, length, width = values.shape
+    flat = rows + torch.arange(batch)[:, None] * length
+    picked = values.flatten(0, 1).index_select(0, flat.flatten())
+    return picked.view(batch, rows.shape[1], width)
+
+
+def fit_vocabulary(logits: Tensor, vocab_size: int) -> Tensor:
+    """Logits [..., V'] cut, or padded with -inf, to [..., vocab_size]."""
+    missing = vocab_size - logits.shape[-1]
+    if missing > 0:
+        return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
+    return logits if missing == 0 else logits[..., :vocab_size]

@@ -1,0 +1,105 @@
+"""The rows of one generation as arrays: committed tokens, sampling options, random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_compile.runtime.requests import GenerationOptions
+
+
+class Batch:
+    """B rows side by side; the state from which every graph call is fed.
+
+    Args:
+        prompts: token ids of each row.
+        options: sampling options, the same for all rows.
+        seeds: one per row; each row has its own Philox generator, so that it draws the same
+            numbers in any batch.
+        capacity: tokens that a row may hold, prompt and output together.
+    """
+
+    def __init__(
+        self,
+        prompts: Sequence[Sequence[int]],
+        options: GenerationOptions,
+        seeds: Sequence[int],
+        capacity: int,
+    ) -> None:
+        rows = len(prompts)
+        self.prompt_lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
+        self.history: NDArray[np.int64] = np.zeros((rows, capacity), dtype=np.int64)
+        for row, prompt in enumerate(prompts):
+            self.history[row, : len(prompt)] = prompt
+        self.committed = self.prompt_lengths.copy()
+        self.active: NDArray[np.int64] = np.ones(rows, dtype=np.int64)
+        self.sampling = {
+            "temperature": np.full(rows, options.temperature, dtype=np.float32),
+            "top_k": np.full(rows, options.top_k, dtype=np.int64),
+            "top_p": np.full(rows, options.top_p, dtype=np.float32),
+            "min_p": np.full(rows, options.min_p, dtype=np.float32),
+        }
+        self._generators = [np.random.Generator(np.random.Philox(seed)) for seed in seeds]
+
+    @property
+    def num_rows(self) -> int:
+        """B."""
+        return len(self._generators)
+
+    def commit(self, row: int, tokens: Sequence[int]) -> None:
+        """Append kept tokens to a row."""
+        start = int(self.committed[row])
+        self.history[row, start : start + len(tokens)] = tokens
+        self.committed[row] = start + len(tokens)
+
+    def retire(self, row: int) -> None:
+        """Let a row stand still from now on."""
+        self.active[row] = 0
+
+    def draw(self, uniforms: NDArray[np.float32]) -> None:
+        """Fill `uniforms` [B, n] with numbers in [0, 1), each row from its own generator."""
+        for row, generator in enumerate(self._generators):
+            generator.random(dtype=np.float32, out=uniforms[row])
+
+
+class PromptFeed:
+    """`tokens`, `num_new` and `lengths` of the first call: whole prompts, padded to the longest."""
+
+    def __init__(self, batch: Batch) -> None:
+        width = int(batch.prompt_lengths.max())
+        self.buffers = {
+            "tokens": np.ascontiguousarray(batch.history[:, :width]),
+            "num_new": batch.prompt_lengths.copy(),
+            "lengths": np.zeros_like(batch.prompt_lengths),
+        }
+
+
+class WindowFeed:
+    """The same three tensors of later calls: the last `width` committed tokens of each row.
+
+    `lengths = committed - width` is the rollback: what a graph wrote beyond it is overwritten.
+
+    Args:
+        batch: the rows to read from.
+        width: tokens that a call feeds again; 2 for a draft model, whose cache has a hole after a
+            fully accepted block, 1 for a target.
+    """
+
+    def __init__(self, batch: Batch, width: int) -> None:
+        self._batch, self._width = batch, width
+        self._tokens = np.zeros((batch.num_rows, width), dtype=np.int64)
+        self._num_new = np.zeros(batch.num_rows, dtype=np.int64)
+        self._lengths = np.zeros(batch.num_rows, dtype=np.int64)
+        self.buffers = {"tokens": self._tokens, "num_new": self._num_new, "lengths": self._lengths}
+
+    def update(self) -> None:
+        """Read the batch; a retired row gets zeros, which make it stand still."""
+        batch, width = self._batch, self._width
+        np.subtract(batch.committed, width, out=self._lengths)
+        for row, start in enumerate(self._lengths.tolist()):
+            self._tokens[row] = batch.history[row, start : start + width]
+        np.multiply(batch.active, width, out=self._num_new)
+        np.multiply(self._lengths, batch.active, out=self._lengths)
+        np.multiply(self._tokens, batch.active[:, None], out=self._tokens)

@@ -1,0 +1,62 @@
+"""What the decoder asks of an engine, and the table of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from spec_compile.errors import BackendError
+
+if TYPE_CHECKING:
+    from spec_compile.runtime.loader import Bundle
+
+Run = Callable[[], None]
+
+
+class Engine(Protocol):
+    """Runs the graphs of one bundle; one engine serves any number of generations."""
+
+    def zeros(self, shape: tuple[int, ...], dtype: str) -> Any:
+        """Zeroed memory where the engine computes: caches, and what passes from graph to graph.
+
+        Args:
+            shape: sizes of all dimensions.
+            dtype: name as in the manifest.
+        """
+
+    def bind(self, graph: str, buffers: Mapping[str, Any]) -> Run:
+        """Tie buffers to a graph's tensors for as long as the returned function lives.
+
+        Args:
+            graph: name in the manifest; loaded on first use.
+            buffers: a C-contiguous NumPy array or a `zeros` buffer for every input, and for the
+                wanted outputs. A cache is given under its input's name and updated in place.
+
+        Returns:
+            A function that runs the graph once, reading and writing the buffers.
+
+        Raises:
+            ArtifactError: the graph's file is damaged or disagrees with the manifest.
+            BackendError: the engine cannot load the graph; the returned function raises it when
+                the engine fails in a run.
+        """
+
+
+def open_engine(bundle: Bundle, *, num_threads: int | None = None) -> Engine:
+    """The engine that `bundle` was exported for.
+
+    Args:
+        bundle: an opened bundle.
+        num_threads: threads of one graph call; None leaves the choice to the engine.
+
+    Raises:
+        BackendError: no such engine, or its package is not installed.
+    """
+    backend = bundle.manifest.config.backend
+    if backend == "onnxruntime":
+        from spec_compile.runtime.engines.onnxruntime import OnnxRuntimeEngine
+
+        return OnnxRuntimeEngine(bundle, num_threads=num_threads)
+    raise BackendError(
+        f"the bundle was exported for {backend!r}; this spec-compile runs: onnxruntime"
+    )

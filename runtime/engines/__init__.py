@@ -1,0 +1,1 @@
+"""One file per engine that can run a bundle's graphs."""

@@ -1,0 +1,184 @@
+"""What a user asks for, checked before anything is computed."""
+
+from __future__ import annotations
+
+import math
+import operator
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypedDict
+
+import numpy as np
+
+from spec_compile.errors import ConfigError, GenerationError
+from spec_compile.manifest import Manifest
+
+_SEED_BITS = 48  # below 2**53, so that every JSON reader keeps a reported seed exactly
+_MAX_TOP_K = 2**62
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of `Decoder.generate` and its kin; see `GenerationOptions`."""
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | Sequence[int] | None
+    stop: str | Sequence[str]
+    ignore_eos: bool
+    speculative: bool
+    chat: bool
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """How to generate, validated on construction.
+
+    Args:
+        max_new_tokens: the budget: most tokens to emit, EOS included.
+        temperature: 0 is greedy; else logits are divided by it.
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the most probable tokens up to this mass, in (0, 1].
+        min_p: drop tokens less probable than this times the most probable one, in [0, 1).
+        seed: row i draws from seed + i; a list gives each row its own; None takes fresh entropy.
+        stop: strings that end the output and are not part of its text.
+        ignore_eos: let the EOS ids be tokens like any other (for measurements).
+        speculative: False decodes with the target alone, one token a call.
+        chat: a text prompt is one user message, put through the chat template.
+
+    Raises:
+        ConfigError: a value that no generation can use.
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | Sequence[int] | None = None
+    stop: str | Sequence[str] = ()
+    ignore_eos: bool = False
+    speculative: bool = True
+    chat: bool = False
+
+    def __post_init__(self) -> None:
+        _whole("max_new_tokens", self.max_new_tokens, minimum=1)
+        _whole("top_k", self.top_k, minimum=0, maximum=_MAX_TOP_K)
+        temperature = _real("temperature", self.temperature)
+        _require(temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
+        _require(0 < _real("top_p", self.top_p) <= 1, "top_p", self.top_p, "in (0, 1]")
+        _require(0 <= _real("min_p", self.min_p) < 1, "min_p", self.min_p, "in [0, 1)")
+        for stop in self.stops:
+            _require(_is_text(stop), "stop", stop, "a non-empty string or a list of them")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings, always a tuple."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    def row_seeds(self, num_rows: int) -> tuple[int, ...]:
+        """The seed of each row.
+
+        Raises:
+            ConfigError: a list of another length, or something that is no seed.
+        """
+        if self.seed is None:
+            return tuple(secrets.randbits(_SEED_BITS) for _ in range(num_rows))
+        if isinstance(self.seed, Sequence | np.ndarray):
+            if len(self.seed) != num_rows:
+                raise ConfigError(
+                    f"seed has {len(self.seed)} values for {num_rows} prompts; give one a prompt"
+                )
+            return tuple(_whole("seed", seed, minimum=0) for seed in self.seed)
+        first = _whole("seed", self.seed, minimum=0)
+        return tuple(first + row for row in range(num_rows))
+
+
+def parse_options(method: str, options: Options) -> GenerationOptions:
+    """`GenerationOptions` of the keyword arguments of `method`.
+
+    Raises:
+        TypeError: an option that does not exist, by name.
+        ConfigError: a value that no generation can use.
+    """
+    known = [field.name for field in fields(GenerationOptions)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"{method}() has no option {name!r}; it takes {', '.join(known)}")
+    return GenerationOptions(**options)
+
+
+def check_options(options: GenerationOptions, manifest: Manifest) -> None:
+    """Refuse what this bundle cannot do.
+
+    Raises:
+        ConfigError: sampling asked of a bundle that only decodes greedily.
+    """
+    if manifest.config.acceptance == "greedy" and options.temperature > 0:
+        raise ConfigError(
+            f"temperature={options.temperature} needs sampling, but the bundle was exported with "
+            "--acceptance greedy; use temperature=0, or export with --acceptance rejection"
+        )
+
+
+def check_prompt(prompt: Iterable[Any], manifest: Manifest) -> list[int]:
+    """Token ids of a prompt as plain ints.
+
+    Raises:
+        GenerationError: empty, not ids of this vocabulary, or without room for one new token.
+    """
+    try:
+        token_ids = [_index(token) for token in prompt]
+    except TypeError as error:
+        raise GenerationError("a prompt is a text or a list of whole token ids") from error
+    if not token_ids:
+        raise GenerationError("the prompt is empty; give at least one token")
+    low, high = min(token_ids), max(token_ids)
+    if low < 0 or high >= manifest.vocab_size:
+        wrong = low if low < 0 else high
+        raise GenerationError(
+            f"token id {wrong} is outside the vocabulary 0..{manifest.vocab_size - 1}"
+        )
+    most = manifest.config.max_length - 1
+    if len(token_ids) > most:
+        raise GenerationError(
+            f"the prompt has {len(token_ids)} tokens and this bundle holds {most} plus one new "
+            "token; shorten it, or export with a larger --max-length"
+        )
+    return token_ids
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _index(value: Any) -> int:
+    if isinstance(value, bool | str | bytes):
+        raise TypeError("not a token id")
+    return operator.index(value)
+
+
+def _whole(name: str, value: Any, *, minimum: int, maximum: float = math.inf) -> int:
+    try:
+        number = _index(value)
+    except TypeError:
+        number = minimum - 1
+    _require(minimum <= number <= maximum, name, value, f"a whole number of at least {minimum}")
+    return number
+
+
+def _real(name: str, value: Any) -> float:
+    try:
+        number = math.nan if isinstance(value, bool | str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    _require(math.isfinite(number), name, value, "a finite number")
+    return number
+
+
+def _require(condition: bool, name: str, value: object, wanted: str) -> None:
+    if not condition:
+        raise ConfigError(f"{name}={value!r} must be {wanted}")

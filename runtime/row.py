@@ -1,0 +1,130 @@
+"""One row of a generation: where its output ends, what it says, what it counted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from spec_compile.runtime.stats import GenerationStats, Round
+from spec_compile.runtime.text import IncrementalDecoder, StopScanner
+from spec_compile.runtime.tokenizer import BundleTokenizer
+
+RUNNING = "running"
+EOS, STOP, LENGTH, CAPACITY, CANCELLED = "eos", "stop", "length", "capacity", "cancelled"
+FINISH_REASONS = (EOS, STOP, LENGTH, CAPACITY, CANCELLED)
+
+
+class Row:
+    """Takes the blocks that the rounds emit and cuts them where the output ends.
+
+    Args:
+        budget: most tokens to keep.
+        budget_reason: what it means to reach it, LENGTH or CAPACITY.
+        eos_token_ids: any of them is kept and ends the output.
+        stops: strings that end the output; need a tokenizer.
+        tokenizer: None gives no text.
+        num_speculative_tokens: k, or 0 for target-only decoding.
+
+    Attributes:
+        token_ids: kept tokens; EOS and the tokens that spelled a stop string included.
+        finish_reason: RUNNING until one of FINISH_REASONS.
+    """
+
+    def __init__(
+        self,
+        *,
+        budget: int,
+        budget_reason: str,
+        eos_token_ids: Collection[int],
+        stops: Sequence[str],
+        tokenizer: BundleTokenizer | None,
+        num_speculative_tokens: int,
+    ) -> None:
+        self.token_ids: list[int] = []
+        self.finish_reason = RUNNING
+        self._budget, self._budget_reason = budget, budget_reason
+        self._eos = frozenset(eos_token_ids)
+        special = [tokenizer.special_token_id(stop) if tokenizer else None for stop in stops]
+        self._stop_ids = frozenset(token for token in special if token is not None)
+        self._scanner = StopScanner(stops)
+        self._decoder = IncrementalDecoder(tokenizer.decode) if tokenizer else None
+        self._pieces: list[str] = []
+        self._num_read = 0
+        self._k = num_speculative_tokens
+        self._rounds: list[Round] = []
+
+    @property
+    def finished(self) -> bool:
+        """Whether the output has ended."""
+        return self.finish_reason != RUNNING
+
+    @property
+    def text(self) -> str | None:
+        """All text so far that may be shown; None without a tokenizer."""
+        return "".join(self._pieces) if self._decoder is not None else None
+
+    def read_text(self) -> str:
+        """The text since the last call."""
+        fresh = "".join(self._pieces[self._num_read :])
+        self._num_read = len(self._pieces)
+        return fresh
+
+    def accept(self, block: Sequence[int], milliseconds: float) -> Sequence[int]:
+        """Keep a round's block up to where the output ends, and count it.
+
+        Args:
+            block: `num_accepted` draft tokens and the recovered or bonus token.
+            milliseconds: what the round took.
+
+        Returns:
+            The tokens kept: the whole block, or less when the row is now finished.
+        """
+        kept = 0
+        for token in block:
+            self.token_ids.append(token)
+            kept += 1
+            self._end_or_continue(token)
+            if self.finished:
+                break
+        if self.finished:
+            self._flush()
+        self._count(kept, len(block), milliseconds)
+        return block[:kept]
+
+    def cancel(self) -> None:
+        """End the output here, unless it has ended."""
+        if not self.finished:
+            self.finish_reason = CANCELLED
+            self._flush()
+
+    def stats(self) -> GenerationStats:
+        """What has been counted so far."""
+        wall_ms = sum(one.milliseconds for one in self._rounds)
+        return GenerationStats(self._k, tuple(self._rounds), wall_ms)
+
+    def _end_or_continue(self, token: int) -> None:
+        if token in self._eos:
+            self.finish_reason = EOS
+        elif token in self._stop_ids:
+            self.finish_reason = STOP
+        else:
+            if self._decoder is not None:
+                self._show(self._decoder.push(token))
+            if self._scanner.stopped:
+                self.finish_reason = STOP
+            elif len(self.token_ids) >= self._budget:
+                self.finish_reason = self._budget_reason
+
+    def _show(self, text: str) -> None:
+        if text and (shown := self._scanner.push(text)):
+            self._pieces.append(shown)
+
+    def _flush(self) -> None:
+        if self._decoder is not None and not self._scanner.stopped:
+            self._show(self._decoder.finish())
+            if rest := self._scanner.finish():
+                self._pieces.append(rest)
+
+    def _count(self, kept: int, emitted: int, milliseconds: float) -> None:
+        proposed, accepted = (self._k, emitted - 1) if kept == emitted else (kept, kept)
+        is_first = not self._rounds
+        self._rounds.append(Round(proposed, accepted, kept, milliseconds, is_first))

@@ -1,0 +1,103 @@
+"""What an acceptance rule is, and the tensor helpers that rules share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from spec_compile.errors import ConfigError
+
+
+class Rule(ABC):
+    """Decides how many draft tokens of a round stay, and which token follows them.
+
+    A rule is a pure function of tensors with static control flow: no random operator (all
+    randomness comes in as `uniforms`), no shape that depends on data, k and V are numbers and B
+    may be symbolic.
+
+    Attributes:
+        name: the name users give on the command line.
+        exact: True when the law of the emitted tokens equals the target's.
+        uses_draft_probs: False when the rule needs the draft tokens only.
+    """
+
+    name: ClassVar[str]
+    exact: ClassVar[bool]
+    uses_draft_probs: ClassVar[bool]
+
+    @abstractmethod
+    def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
+        """Trailing shape of `uniforms` for this many drafts of this many tokens.
+
+        Raises:
+            ConfigError: the rule does not take this many drafts.
+        """
+
+    @abstractmethod
+    def __call__(
+        self,
+        draft_tokens: Tensor,
+        draft_probs: Tensor | None,
+        target_probs: Tensor,
+        uniforms: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Accept or reject, for every row of the batch by itself.
+
+        Args:
+            draft_tokens: [B, k] int64; k = 0 draws one token from the target.
+            draft_probs: [B, k, V], the very laws that the draft tokens were drawn from.
+            target_probs: [B, k + 1, V], the target's law after each prefix of the draft.
+            uniforms: [B, *uniforms_shape] in [0, 1), independent of each other.
+
+        Returns:
+            output_tokens [B, k + 1] int64 with -1 in the unused tail, and num_emitted [B] int64,
+            1 to k + 1.
+        """
+
+
+def require_single_draft(name: str, num_drafts: int) -> None:
+    """Raise ConfigError when a rule for one draft is asked to take several."""
+    if num_drafts != 1:
+        raise ConfigError(f"acceptance={name!r} takes one draft per round, not {num_drafts}")
+
+
+def count_accepted(accepted: Tensor) -> Tensor:
+    """Length of the accepted prefix: [B, k] bool to [B] int64."""
+    rejected = (~accepted).long().cumsum(dim=-1)
+    return (rejected == 0).long().sum(dim=-1)
+
+
+def take_rows(table: Tensor, position: Tensor) -> Tensor:
+    """Row position[b] of each table[b]: [B, R, V] and [B] to [B, V]."""
+    batch, num_positions, vocab_size = table.shape
+    start = torch.arange(batch, device=table.device) * num_positions
+    return table.reshape(-1, vocab_size).index_select(0, start + position)
+
+
+def take_tokens(table: Tensor, tokens: Tensor) -> Tensor:
+    """Entry of token i in row i, for the first k of R rows: [B, R, V] and [B, k] to [B, k]."""
+    batch, num_positions, vocab_size = table.shape
+    row = torch.arange(batch, device=table.device)[:, None] * num_positions
+    flat = (row + torch.arange(tokens.shape[-1], device=table.device)) * vocab_size + tokens
+    return table.reshape(-1).index_select(0, flat.reshape(-1)).reshape(tokens.shape)
+
+
+def emit(draft_tokens: Tensor, num_accepted: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:
+    """Lay out a round: the accepted draft tokens, the token that follows, then -1.
+
+    Args:
+        draft_tokens: [B, k] int64.
+        num_accepted: [B] int64, 0 to k.
+        following: [B] int64, the recovered or bonus token.
+
+    Returns:
+        output_tokens [B, k + 1] and num_emitted [B], both int64.
+    """
+    position = torch.arange(draft_tokens.shape[-1] + 1, device=draft_tokens.device)
+    length = num_accepted[:, None]
+    padded = torch.nn.functional.pad(draft_tokens, (0, 1), value=-1)
+    tail = torch.where(position == length, following[:, None], -1)
+    return torch.where(position < length, padded, tail), num_accepted + 1

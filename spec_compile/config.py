@@ -1,0 +1,65 @@
+"""What a compile is asked for, validated when it is constructed (standard library only)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from spec_compile.errors import ConfigError
+
+ACCEPTANCE_RULES = ("greedy", "rejection")
+FUSIONS = ("verify", "step")
+BACKENDS = ("onnxruntime",)
+DTYPES = ("float32",)
+DEFAULT_MAX_LENGTH = 1024
+
+
+@dataclass(frozen=True)
+class SpecConfig:
+    """Options of one compile.
+
+    Args:
+        num_speculative_tokens: draft tokens per round (k), not counting the recovered or bonus token.
+        acceptance: name of the acceptance rule.
+        fusion: `verify` (a draft engine and a verify engine) or `step` (one engine, one call a round).
+        backend: engine to build for.
+        dtype: type of weights, activations and caches.
+        max_length: tokens a row may hold, prompt and output together; None takes the smaller of
+            1,024 and what both models were built for.
+        batch_size: most rows that one call may hold.
+
+    Raises:
+        ConfigError: a value that no compile can use.
+    """
+
+    num_speculative_tokens: int = 4
+    acceptance: str = "rejection"
+    fusion: str = "verify"
+    backend: str = "onnxruntime"
+    dtype: str = "float32"
+    max_length: int | None = None
+    batch_size: int = 8
+
+    def __post_init__(self) -> None:
+        _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
+        _one_of("fusion", self.fusion, FUSIONS)
+        _one_of("backend", self.backend, BACKENDS)
+        _one_of("dtype", self.dtype, DTYPES)
+        _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
+        _at_least("batch_size", self.batch_size, 1)
+        if self.max_length is not None:
+            _at_least("max_length", self.max_length, 2)
+            if self.num_speculative_tokens >= self.max_length:
+                raise ConfigError(
+                    f"num_speculative_tokens={self.num_speculative_tokens} must be smaller than "
+                    f"max_length={self.max_length}"
+                )
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(f"{name}={value!r} is not supported; choose one of {', '.join(allowed)}")
+
+
+def _at_least(name: str, value: object, minimum: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+        raise ConfigError(f"{name}={value!r} must be a whole number of at least {minimum}")

@@ -1,0 +1,248 @@
+"""`compile`: capture, pipeline, backend, bundle; the only file that knows all of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from spec_compile import __version__
+from spec_compile.acceptance import RULES
+from spec_compile.config import DEFAULT_MAX_LENGTH, SpecConfig
+from spec_compile.errors import ConfigError
+from spec_compile.export.backend import BuildContext, backend
+from spec_compile.export.bundle import check_output, describe_files, describe_graphs, staged
+from spec_compile.export.capture import capture
+from spec_compile.export.checkpoint import Checkpoint, load_model, open_checkpoint
+from spec_compile.export.self_check import check_capture
+from spec_compile.export.tokenizer_files import (
+    TokenizerFiles,
+    check_same,
+    read_tokenizer,
+    vocabulary_size,
+)
+from spec_compile.manifest import MANIFEST_FILE, BundleConfig, Manifest, ModelSpec
+from spec_compile.passes.instruments import Dump, Instrument, Verify
+from spec_compile.passes.manager import PassManager
+from spec_compile.passes.pipeline import build_pipeline
+from spec_compile.program import Graph, Program
+
+Progress = Callable[[str], None]
+"""Called with the name of each step as it begins."""
+
+_TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnx-ir")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and a draft that may speculate together."""
+
+    target: Checkpoint
+    draft: Checkpoint
+    tokenizer: TokenizerFiles
+
+
+@dataclass(frozen=True)
+class Captured:
+    """The captured models of a pair, in one program.
+
+    Args:
+        program: the graphs `target` and `draft`.
+        models: the models, whose weights the program shares.
+        vocab_size: V.
+        max_length: tokens a row may hold.
+    """
+
+    program: Program
+    models: dict[str, PreTrainedModel]
+    vocab_size: int
+    max_length: int
+
+
+def compile(
+    target: str,
+    draft: str,
+    output: str | os.PathLike[str],
+    config: SpecConfig | None = None,
+    *,
+    dump: str | os.PathLike[str] | None = None,
+    verify_each: bool = False,
+    progress: Progress | None = None,
+) -> Path:
+    """Compile a pair of models into a bundle.
+
+    Args:
+        target: preset, local folder or hub id of the model whose law is kept.
+        draft: the same for the model that proposes.
+        output: folder to make; must not exist.
+        config: what to compile for; None takes the defaults.
+        dump: folder for the program after each pass that changed it.
+        verify_each: check the program, and what each pass reports, after every pass.
+        progress: told of each step.
+
+    Returns:
+        The bundle's folder.
+
+    Raises:
+        SpecCompileError: one clear line; nothing is left behind.
+    """
+    config, report = config or SpecConfig(), progress or (lambda _: None)
+    folder = Path(output)
+    check_output(folder)
+    report("read checkpoints")
+    pair = open_pair(target, draft)
+    captured = capture_pair(pair, config, report)
+    instruments: list[Instrument] = [_Report(report)]
+    instruments += [Dump(Path(dump))] if dump is not None else []
+    instruments += [Verify()] if verify_each else []
+    program = run_pipeline(captured, config, instruments)
+    with staged(folder) as staging:
+        report(f"build {config.backend} engines")
+        context = BuildContext(captured.vocab_size, _weight_names(captured.models))
+        files = backend(config.backend).build(program, context, staging)
+        report("write bundle")
+        pair.tokenizer.write(staging)
+        manifest = Manifest(
+            config=_bundle_config(config, captured),
+            vocab_size=captured.vocab_size,
+            eos_token_ids=_known(pair.target.eos_token_ids, captured.vocab_size),
+            bos_token_id=next(iter(_known((pair.target.bos_token_id,), captured.vocab_size)), None),
+            models={name: _model_spec(pair, name, captured.models[name]) for name in captured.models},
+            graphs=describe_graphs(program, files),
+            files=describe_files(staging),
+            created_by=_versions(),
+        )
+        (staging / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
+    return folder
+
+
+def open_pair(target: str, draft: str) -> Pair:
+    """Find both models and check that they speak one vocabulary.
+
+    Raises:
+        CheckpointError: a model is missing or damaged, or the tokenizers differ.
+    """
+    first, second = open_checkpoint(target), open_checkpoint(draft)
+    tokenizer = read_tokenizer(first)
+    check_same(tokenizer, read_tokenizer(second))
+    return Pair(first, second, tokenizer)
+
+
+def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: None) -> Captured:
+    """Load and capture both models, and prove each capture against its model.
+
+    Raises:
+        SpecCompileError: a model cannot be captured, or is too small for the wanted length.
+    """
+    max_length = _max_length(pair, config)
+    models: dict[str, PreTrainedModel] = {}
+    graphs: dict[str, Graph] = {}
+    for name, checkpoint in (("target", pair.target), ("draft", pair.draft)):
+        report(f"capture {name}")
+        models[name] = load_model(checkpoint, getattr(torch, config.dtype))
+        graphs[name] = capture(
+            models[name],
+            max_length=max_length,
+            # The last round may write all its draft tokens behind a row that is full.
+            slots=max_length + config.num_speculative_tokens,
+            batch_size=config.batch_size,
+            prefix="" if name == "target" else "draft_",
+        )
+        check_capture(models[name], graphs[name], _head_rows(graphs[name]))
+    rows = {name: _head_rows(graph) for name, graph in graphs.items()}
+    vocab_size = vocabulary_size(pair.tokenizer, rows["target"], rows["draft"])
+    return Captured(Program(graphs), models, vocab_size, max_length)
+
+
+def run_pipeline(
+    captured: Captured, config: SpecConfig, instruments: Sequence[Instrument] = ()
+) -> Program:
+    """The graphs of a bundle from captured models."""
+    passes = build_pipeline(
+        config, vocab_size=captured.vocab_size, max_length=captured.max_length
+    )
+    return PassManager(passes, instruments).run(captured.program)
+
+
+class _Report(Instrument):
+    def __init__(self, report: Progress) -> None:
+        self.report = report
+
+    def before(self, each: object, program: Program) -> None:
+        self.report(f"pass {getattr(each, 'name', each)}")
+
+
+def _max_length(pair: Pair, config: SpecConfig) -> int:
+    limits = [c.max_length for c in (pair.target, pair.draft) if c.max_length is not None]
+    if config.max_length is None:
+        wanted = min([DEFAULT_MAX_LENGTH, *limits])
+    else:
+        wanted = config.max_length
+        for name, checkpoint in (("target", pair.target), ("draft", pair.draft)):
+            if checkpoint.max_length is not None and wanted > checkpoint.max_length:
+                raise ConfigError(
+                    f"max_length={wanted} is more than the {checkpoint.max_length} positions of "
+                    f"the {name}, {checkpoint.source}"
+                )
+    if config.num_speculative_tokens >= wanted:
+        raise ConfigError(
+            f"num_speculative_tokens={config.num_speculative_tokens} must be smaller than the "
+            f"{wanted} tokens that a row may hold"
+        )
+    return wanted
+
+
+def _head_rows(graph: Graph) -> int:
+    return int(next(spec.shape[-1] for spec in graph.outputs if spec.name == "logits"))
+
+
+def _weight_names(models: dict[str, PreTrainedModel]) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for owner, model in models.items():
+        for name, weight in model.named_parameters():
+            names.setdefault(weight.data_ptr(), f"{owner}.{name}")
+    return names
+
+
+def _known(ids: Sequence[int | None], vocab_size: int) -> tuple[int, ...]:
+    """The ids that exist: configurations sometimes name one of a larger model."""
+    return tuple(index for index in ids if index is not None and 0 <= index < vocab_size)
+
+
+def _bundle_config(config: SpecConfig, captured: Captured) -> BundleConfig:
+    return BundleConfig(
+        num_speculative_tokens=config.num_speculative_tokens,
+        acceptance=config.acceptance,
+        exact=RULES[config.acceptance].exact,
+        fusion=config.fusion,
+        backend=config.backend,
+        dtype=config.dtype,
+        max_length=captured.max_length,
+        batch_size=config.batch_size,
+    )
+
+
+def _model_spec(pair: Pair, name: str, model: PreTrainedModel) -> ModelSpec:
+    checkpoint: Checkpoint = getattr(pair, name)
+    return ModelSpec(
+        # A local path says nothing to the reader of a bundle, and much about the builder's machine.
+        source=checkpoint.folder.name if Path(checkpoint.source).is_dir() else checkpoint.source,
+        architecture=type(model).__name__,
+        license=checkpoint.license,
+        num_layers=model.config.get_text_config().num_hidden_layers,
+        num_parameters=model.num_parameters(),
+    )
+
+
+def _versions() -> dict[str, str]:
+    return {"spec_compile": __version__, **dict(_tool_versions())}
+
+
+def _tool_versions() -> Iterator[tuple[str, str]]:
+    for tool in _TOOLS:
+        yield tool, metadata.version(tool)

@@ -1,0 +1,76 @@
+"""Which tensors each graph of a bundle has: the contract between compiler and runtime, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+GRAPHS_OF_FUSION: Mapping[str, tuple[str, ...]] = {
+    "verify": ("draft", "verify", "target"),
+    "step": ("step", "target"),
+}
+FREE_SIZES = ("B", "T")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a tensor must be.
+
+    Args:
+        dtype: NumPy's name of the element type.
+        shape: a number, a free size (`B` rows, `T` new tokens), or None for any number.
+    """
+
+    dtype: str
+    shape: tuple[int | str | None, ...]
+
+    def fits(self, dtype: str, shape: tuple[int | str, ...]) -> bool:
+        """Whether a tensor of `dtype` and `shape` is as expected."""
+        return (
+            dtype == self.dtype
+            and len(shape) == len(self.shape)
+            and all(
+                isinstance(size, int) if wanted is None else size == wanted
+                for size, wanted in zip(shape, self.shape, strict=True)
+            )
+        )
+
+    def __str__(self) -> str:
+        sizes = ", ".join("any number" if size is None else str(size) for size in self.shape)
+        return f"dtype {self.dtype} and shape [{sizes}]"
+
+
+def graph_inputs(
+    name: str, num_speculative_tokens: int, vocab_size: int
+) -> tuple[dict[str, Expected], dict[str, Expected]]:
+    """Required and optional inputs of graph `name`, without its caches."""
+    required = {
+        "tokens": Expected("int64", ("B", "T")),
+        "num_new": Expected("int64", ("B",)),
+        "lengths": Expected("int64", ("B",)),
+    }
+    optional = {
+        "temperature": Expected("float32", ("B",)),
+        "top_k": Expected("int64", ("B",)),
+        "top_p": Expected("float32", ("B",)),
+        "min_p": Expected("float32", ("B",)),
+        "uniforms": Expected("float32", ("B", None)),
+    }
+    if name == "verify":
+        required["draft_tokens"] = Expected("int64", ("B", num_speculative_tokens))
+        optional["draft_probs"] = Expected("float32", ("B", num_speculative_tokens, vocab_size))
+    return required, optional
+
+
+def graph_outputs(name: str, num_speculative_tokens: int, vocab_size: int) -> dict[str, Expected]:
+    """Outputs that graph `name` must have, without its caches."""
+    if name == "draft":
+        return {"draft_tokens": Expected("int64", ("B", num_speculative_tokens))}
+    emitted = 1 if name == "target" else num_speculative_tokens + 1
+    outputs = {
+        "output_tokens": Expected("int64", ("B", emitted)),
+        "num_emitted": Expected("int64", ("B",)),
+    }
+    if name == "target":
+        outputs["logits"] = Expected("float32", ("B", 1, vocab_size))
+    return outputs

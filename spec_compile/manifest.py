@@ -1,0 +1,379 @@
+"""The bundle's contract: `manifest.json` as frozen dataclasses (standard library only).
+
+`Manifest.from_json` trusts nothing: every breach is one `ArtifactError` that names the field. The
+same checks run on construction, so a writer cannot produce what a reader refuses. The format is
+described in `docs/bundle_format.md`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spec_compile.errors import ArtifactError
+from spec_compile.graph_contract import (
+    FREE_SIZES,
+    GRAPHS_OF_FUSION,
+    Expected,
+    graph_inputs,
+    graph_outputs,
+)
+from spec_compile.json_fields import TOP_LEVEL, Fields, as_integer, as_text, breach
+
+FORMAT_VERSION = 1
+MANIFEST_FILE = "manifest.json"
+TENSOR_DTYPES = frozenset(
+    {"bool", "uint8", "int8", "int16", "int32", "int64"}
+    | {"float16", "bfloat16", "float32", "float64"}
+)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a graph.
+
+    Args:
+        name: name in the graph.
+        dtype: NumPy's name of the element type.
+        shape: a number for a fixed size, a name (`B` rows, `T` new tokens) for a free one.
+        alias_of: for an output, the input whose buffer it is written to (caches); else None.
+            Several outputs may name one input: a graph that writes a cache more than once.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    alias_of: str | None = None
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """One graph: its file in the bundle and its tensors, in the file's order."""
+
+    file: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def input(self, name: str) -> TensorSpec | None:
+        """The input called `name`, or None."""
+        return next((tensor for tensor in self.inputs if tensor.name == name), None)
+
+    def output(self, name: str) -> TensorSpec | None:
+        """The output called `name`, or None."""
+        return next((tensor for tensor in self.outputs if tensor.name == name), None)
+
+    @property
+    def caches(self) -> tuple[TensorSpec, ...]:
+        """The inputs that an output is written back to, in order."""
+        aliased = {tensor.alias_of for tensor in self.outputs}
+        return tuple(tensor for tensor in self.inputs if tensor.name in aliased)
+
+
+@dataclass(frozen=True)
+class FileSpec:
+    """Size in bytes and lower-case hexadecimal SHA-256 of one file."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Where a model came from; `license` is None when its card names none."""
+
+    source: str
+    architecture: str
+    license: str | None
+    num_layers: int
+    num_parameters: int
+
+
+@dataclass(frozen=True)
+class BundleConfig:
+    """What the bundle was compiled for; names as in `SpecConfig`, `exact` as the rule says."""
+
+    num_speculative_tokens: int
+    acceptance: str
+    exact: bool
+    fusion: str
+    backend: str
+    dtype: str
+    max_length: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything a runtime must know about a bundle.
+
+    Args:
+        config: what the bundle was compiled for.
+        vocab_size: number of token ids that the tokenizer knows; ids are 0..vocab_size - 1.
+        eos_token_ids: any of these ends the output.
+        bos_token_id: the beginning-of-text id, or None; the tokenizer decides where it goes.
+        models: `target` and `draft`.
+        graphs: the graphs that `config.fusion` asks for.
+        files: every file of the bundle but the manifest itself; keys are POSIX paths inside it.
+        created_by: tool -> version.
+        format_version: version of this format.
+
+    Raises:
+        ArtifactError: a field breaks the format; the message names it.
+    """
+
+    config: BundleConfig
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
+    models: Mapping[str, ModelSpec]
+    graphs: Mapping[str, GraphSpec]
+    files: Mapping[str, FileSpec]
+    created_by: Mapping[str, str] = field(default_factory=dict)
+    format_version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        check_manifest(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """Parse `manifest.json`.
+
+        Raises:
+            ArtifactError: not JSON, a newer format, or a field that breaks the format.
+        """
+        try:
+            raw = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ArtifactError(f"{MANIFEST_FILE} is not valid JSON: {error}") from error
+        return _read_manifest(raw)
+
+    def to_json(self) -> str:
+        """The text of `manifest.json`; `from_json` of it equals this manifest."""
+        raw = {
+            "format_version": self.format_version,
+            "created_by": dict(self.created_by),
+            "config": vars(self.config),
+            "vocab_size": self.vocab_size,
+            "eos_token_ids": list(self.eos_token_ids),
+            "bos_token_id": self.bos_token_id,
+            "models": {name: vars(model) for name, model in self.models.items()},
+            "graphs": {name: _graph_to_json(graph) for name, graph in self.graphs.items()},
+            "files": {name: vars(file) for name, file in self.files.items()},
+        }
+        return json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Check what no single field shows; `Manifest` calls this on construction.
+
+    Raises:
+        ArtifactError: the first breach, naming the field.
+    """
+    config = manifest.config
+    for name in ("num_speculative_tokens", "batch_size"):
+        _require(getattr(config, name) >= 1, f"config.{name}", "must be at least 1")
+    _require(
+        config.max_length > config.num_speculative_tokens,
+        "config.max_length",
+        "must be greater than num_speculative_tokens",
+    )
+    _require(
+        config.fusion in GRAPHS_OF_FUSION,
+        "config.fusion",
+        f"is {config.fusion!r}; this version runs {', '.join(GRAPHS_OF_FUSION)}",
+    )
+    _require(manifest.vocab_size >= 1, "vocab_size", "must be at least 1")
+    specials = [*manifest.eos_token_ids]
+    specials += [] if manifest.bos_token_id is None else [manifest.bos_token_id]
+    for token in specials:
+        _require(
+            0 <= token < manifest.vocab_size,
+            "eos_token_ids and bos_token_id",
+            f"must be below vocab_size, got {token}",
+        )
+    _require("target" in manifest.models, "models", "must have an entry 'target'")
+    _check_files(manifest)
+    for name in GRAPHS_OF_FUSION[config.fusion]:
+        _require(name in manifest.graphs, "graphs", f"must have an entry {name!r}")
+    for name, graph in manifest.graphs.items():
+        _check_graph(f"graphs.{name}", graph, manifest)
+        _check_roles(f"graphs.{name}", name, graph, manifest)
+
+
+def check_relative_path(where: str, path: str) -> None:
+    """Refuse a path that is not a plain POSIX path inside the bundle.
+
+    Raises:
+        ArtifactError: absolute, with a drive, a backslash, or an empty, `.` or `..` part.
+    """
+    parts = path.split("/")
+    plain = all(part not in ("", ".", "..") for part in parts)
+    if not plain or any(char in path for char in "\\:\0"):
+        raise ArtifactError(
+            f"{where}: {path!r} is not a plain relative path inside the bundle; refused"
+        )
+
+
+def _check_files(manifest: Manifest) -> None:
+    for path, file in manifest.files.items():
+        check_relative_path("files", path)
+        _require(path != MANIFEST_FILE, "files", f"must not list {MANIFEST_FILE} itself")
+        _require(file.size >= 0, f"files[{path!r}].size", "must not be negative")
+        _require(
+            _SHA256.fullmatch(file.sha256) is not None,
+            f"files[{path!r}].sha256",
+            "must be 64 lower-case hexadecimal digits",
+        )
+
+
+def _check_graph(where: str, graph: GraphSpec, manifest: Manifest) -> None:
+    _require(graph.file in manifest.files, f"{where}.file", f"{graph.file!r} is not in `files`")
+    for side, tensors in (("inputs", graph.inputs), ("outputs", graph.outputs)):
+        names = [tensor.name for tensor in tensors]
+        _require(len(set(names)) == len(names), f"{where}.{side}", "has a name twice")
+        for tensor in tensors:
+            _require(
+                tensor.dtype in TENSOR_DTYPES,
+                f"{where}.{side} {tensor.name!r}",
+                f"has unknown dtype {tensor.dtype!r}",
+            )
+            _require(
+                all(s in FREE_SIZES if isinstance(s, str) else s >= 0 for s in tensor.shape),
+                f"{where}.{side} {tensor.name!r}",
+                f"has a shape of other than numbers and {', '.join(FREE_SIZES)}",
+            )
+    for tensor in graph.inputs:
+        _require(tensor.alias_of is None, f"{where}.inputs {tensor.name!r}", "must not be an alias")
+    for tensor in graph.outputs:
+        if tensor.alias_of is not None:
+            source = graph.input(tensor.alias_of)
+            _require(
+                source is not None and (source.dtype, source.shape) == (tensor.dtype, tensor.shape),
+                f"{where}.outputs {tensor.name!r}",
+                f"alias_of {tensor.alias_of!r} is no input of the same dtype and shape",
+            )
+
+
+def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) -> None:
+    """Every tensor that a runtime binds by name has the dtype and shape of the graph contract."""
+    drafts, vocab = manifest.config.num_speculative_tokens, manifest.vocab_size
+    required, optional = graph_inputs(name, drafts, vocab)
+    for role, expected in (required | optional).items():
+        tensor = graph.input(role)
+        if tensor is not None or role in required:
+            _require_tensor(f"{where}.inputs", role, tensor, expected)
+    for role, expected in graph_outputs(name, drafts, vocab).items():
+        _require_tensor(f"{where}.outputs", role, graph.output(role), expected)
+    caches = {tensor.name for tensor in graph.caches}
+    _require(len(caches) > 0, f"{where}.outputs", "must have a cache (`alias_of`)")
+    for tensor in graph.inputs:
+        known = tensor.name in caches or tensor.name in required or tensor.name in optional
+        _require(known, f"{where}.inputs", f"has {tensor.name!r}, which no runtime feeds")
+    fed_by_draft = graph.input("draft_probs") is not None
+    if name == "verify" and fed_by_draft and "draft" in manifest.graphs:
+        law = manifest.graphs["draft"].output("draft_probs")
+        _require_tensor("graphs.draft.outputs", "draft_probs", law, optional["draft_probs"])
+
+
+def _require_tensor(where: str, name: str, tensor: TensorSpec | None, expected: Expected) -> None:
+    fits = tensor is not None and expected.fits(tensor.dtype, tensor.shape)
+    _require(fits, where, f"must have {name!r} of {expected}")
+
+
+def _graph_to_json(graph: GraphSpec) -> dict[str, Any]:
+    return {
+        "file": graph.file,
+        "inputs": [_tensor_to_json(tensor) for tensor in graph.inputs],
+        "outputs": [_tensor_to_json(tensor) for tensor in graph.outputs],
+    }
+
+
+def _tensor_to_json(tensor: TensorSpec) -> dict[str, Any]:
+    raw: dict[str, Any] = {"name": tensor.name, "dtype": tensor.dtype, "shape": list(tensor.shape)}
+    return raw if tensor.alias_of is None else {**raw, "alias_of": tensor.alias_of}
+
+
+def _require(condition: bool, where: str, problem: str) -> None:
+    if not condition:
+        raise breach(where, problem)
+
+
+def _read_manifest(raw: object) -> Manifest:
+    top = Fields(raw, TOP_LEVEL)
+    version = top.integer("format_version")
+    if version != FORMAT_VERSION:
+        advice = "upgrade spec-compile" if version > FORMAT_VERSION else "export the bundle again"
+        problem = f"is {version}, this spec-compile reads version {FORMAT_VERSION}; {advice}"
+        raise breach("format_version", problem)
+    manifest_fields: dict[str, Any] = {
+        "format_version": version,
+        "created_by": {
+            name: as_text(value, where) for name, value, where in top.items("created_by")
+        },
+        "config": _read_config(Fields(top.take("config"), "config")),
+        "vocab_size": top.integer("vocab_size"),
+        "eos_token_ids": tuple(as_integer(v, w) for v, w in top.elements("eos_token_ids")),
+        "bos_token_id": top.optional_integer("bos_token_id"),
+        "models": {n: _read_model(Fields(v, w)) for n, v, w in top.items("models")},
+        "graphs": {n: _read_graph(Fields(v, w)) for n, v, w in top.items("graphs")},
+        "files": {n: _read_file(Fields(v, w)) for n, v, w in top.items("files")},
+    }
+    top.finish()
+    return Manifest(**manifest_fields)
+
+
+def _read_config(fields: Fields) -> BundleConfig:
+    config = BundleConfig(
+        num_speculative_tokens=fields.integer("num_speculative_tokens"),
+        acceptance=fields.text("acceptance"),
+        exact=fields.boolean("exact"),
+        fusion=fields.text("fusion"),
+        backend=fields.text("backend"),
+        dtype=fields.text("dtype"),
+        max_length=fields.integer("max_length"),
+        batch_size=fields.integer("batch_size"),
+    )
+    fields.finish()
+    return config
+
+
+def _read_model(fields: Fields) -> ModelSpec:
+    model = ModelSpec(
+        source=fields.text("source"),
+        architecture=fields.text("architecture"),
+        license=fields.optional_text("license"),
+        num_layers=fields.integer("num_layers"),
+        num_parameters=fields.integer("num_parameters"),
+    )
+    fields.finish()
+    return model
+
+
+def _read_file(fields: Fields) -> FileSpec:
+    file = FileSpec(sha256=fields.text("sha256"), size=fields.integer("size"))
+    fields.finish()
+    return file
+
+
+def _read_graph(fields: Fields) -> GraphSpec:
+    inputs = tuple(_read_tensor(Fields(v, w)) for v, w in fields.elements("inputs"))
+    outputs = tuple(_read_tensor(Fields(v, w)) for v, w in fields.elements("outputs"))
+    graph = GraphSpec(file=fields.text("file"), inputs=inputs, outputs=outputs)
+    fields.finish()
+    return graph
+
+
+def _read_tensor(fields: Fields) -> TensorSpec:
+    shape = tuple(_size(value, where) for value, where in fields.elements("shape"))
+    alias = fields.text("alias_of") if fields.has("alias_of") else None
+    tensor = TensorSpec(fields.text("name"), fields.text("dtype"), shape, alias)
+    fields.finish()
+    return tensor
+
+
+def _size(value: object, where: str) -> int | str:
+    return as_text(value, where) if isinstance(value, str) else as_integer(value, where)

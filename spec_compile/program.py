@@ -1,0 +1,202 @@
+"""`Program`: the graphs of one compile, each an exported program with a table of its tensors."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import Dim, ExportedProgram
+
+from spec_compile.errors import CaptureError
+
+# Rows and new tokens of the example inputs: unequal, and neither 0 nor 1, which torch specialises.
+EXAMPLE_SIZES = {"B": 3, "T": 5}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """One input or output of a graph.
+
+    Args:
+        name: what it is, see the graph contract in docs/architecture.md (`tokens`, `lengths`, ...).
+        dtype: element type.
+        shape: sizes; "B" (rows) and "T" (new tokens) are symbolic.
+        alias_of: for an updated cache, the input whose buffer it may overwrite.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int | str, ...]
+    alias_of: str | None = None
+
+    @property
+    def is_cache(self) -> bool:
+        """Whether this is a key or value cache, before or after its update."""
+        return "_cache." in self.name
+
+
+@dataclass(frozen=True)
+class Graph:
+    """One exported program; `inputs` and `outputs` are in its calling order."""
+
+    exported: ExportedProgram
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def input(self, name: str) -> TensorSpec:
+        """The input called `name`; KeyError when there is none."""
+        return {spec.name: spec for spec in self.inputs}[name]
+
+    @property
+    def nodes(self) -> Sequence[fx.Node]:
+        """Nodes of the graph in execution order."""
+        return list(self.exported.graph.nodes)
+
+    def edited(self, rewrite: Callable[[fx.Graph], int]) -> tuple[Graph, int]:
+        """A copy of this graph on which `rewrite` has run, and the count that it returned.
+
+        The copy shares weights and node metadata; this graph stays as it is. `rewrite` may replace
+        what feeds an output but not the number or order of outputs.
+        """
+        copied = fx.Graph()
+        outputs = copied.graph_copy(self.exported.graph, {})
+        copied.output(outputs)
+        count = rewrite(copied)
+        if count == 0:
+            return self, 0
+        copied.lint()
+        module = fx.GraphModule(self.exported.graph_module, copied)
+        signature = _renamed_outputs(self.exported.graph_signature, copied)
+        exported = self.exported._update(module, signature)
+        return replace(self, exported=exported), count
+
+    def text(self) -> str:
+        """The graph as runnable-looking Python, for people and for hashing."""
+        return str(self.exported.graph_module.code).strip() + "\n"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Everything one compile works on: named graphs, in the order they were made."""
+
+    graphs: Mapping[str, Graph]
+
+    def with_graph(self, name: str, graph: Graph) -> Program:
+        """A program in which `name` is `graph`."""
+        return Program({**self.graphs, name: graph})
+
+    def without(self, *names: str) -> Program:
+        """A program that lacks the graphs called `names`."""
+        return Program({name: graph for name, graph in self.graphs.items() if name not in names})
+
+    def structural_hash(self) -> str:
+        """A digest that changes when, and only when, a graph or a tensor table changes."""
+        digest = hashlib.sha256()
+        for name, graph in self.graphs.items():
+            digest.update(f"{name}{graph.inputs}{graph.outputs}\n{graph.text()}".encode())
+        return digest.hexdigest()
+
+
+class Composite(nn.Module):
+    """A module over named tensors: subclasses fill in `inputs` and `compute`."""
+
+    inputs: tuple[TensorSpec, ...]
+
+    def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name, in order, from inputs by name."""
+        raise NotImplementedError
+
+    def forward(self, *args: Tensor) -> tuple[Tensor, ...]:
+        """The positional form that torch.export traces."""
+        names = [spec.name for spec in self.inputs]
+        self.output_tensors = self.compute(dict(zip(names, args, strict=True)))
+        return tuple(self.output_tensors.values())
+
+
+def trace(module: Composite, *, batch_size: int, max_length: int) -> Graph:
+    """Trace `module` with symbolic B (1..batch_size) and T (1..max_length).
+
+    Raises:
+        CaptureError: the module's control flow or shapes depend on B, T or on tensor values.
+    """
+    dims = {"B": Dim("B", min=1, max=max(2, batch_size)), "T": Dim("T", min=1, max=max_length)}
+    shapes = tuple(
+        {axis: dims[size] for axis, size in enumerate(spec.shape) if isinstance(size, str)}
+        for spec in module.inputs
+    )
+    examples = tuple(example(spec) for spec in module.inputs)
+    try:
+        with torch.no_grad():
+            exported = torch.export.export(module, examples, dynamic_shapes=(shapes,), strict=False)
+    except Exception as error:
+        raise CaptureError(f"torch.export refused the graph: {first_line(error)}") from error
+    return Graph(exported, tuple(module.inputs), _output_specs(module, exported))
+
+
+def example(spec: TensorSpec) -> Tensor:
+    """A small valid value for one input."""
+    sizes = [EXAMPLE_SIZES[size] if isinstance(size, str) else size for size in spec.shape]
+    if spec.name == "num_new":
+        return torch.ones(sizes, dtype=spec.dtype)
+    return torch.zeros(sizes, dtype=spec.dtype)
+
+
+def as_function(graph: Graph) -> nn.Module:
+    """The graph as a module that can be called, and composed, with tensors in input order."""
+    return graph.exported.module(check_guards=False)
+
+
+def call(graph: Graph, module: nn.Module, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Run `module` (made by `as_function`) on inputs by name; outputs by name."""
+    outputs = module(*(tensors[spec.name] for spec in graph.inputs))
+    return {spec.name: value for spec, value in zip(graph.outputs, outputs, strict=True)}
+
+
+def first_line(error: BaseException) -> str:
+    """The first non-empty line of an error's message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _output_specs(module: Composite, exported: ExportedProgram) -> tuple[TensorSpec, ...]:
+    symbols = _symbol_names(module.inputs, exported)
+    output_node = next(node for node in exported.graph.nodes if node.op == "output")
+    values = [node.meta["val"] for node in output_node.args[0]]
+    inputs = {spec.name for spec in module.inputs}
+    return tuple(
+        TensorSpec(
+            name,
+            value.dtype,
+            tuple(_size(size, symbols) for size in value.shape),
+            alias_of=name.removeprefix("next_") if name.removeprefix("next_") in inputs else None,
+        )
+        for name, value in zip(module.output_tensors, values, strict=True)
+    )
+
+
+def _symbol_names(inputs: Sequence[TensorSpec], exported: ExportedProgram) -> Mapping[str, str]:
+    placeholders = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+    names = {}
+    for spec, user in zip(inputs, exported.graph_signature.user_inputs, strict=True):
+        value = placeholders[str(user)].meta["val"]
+        for size, label in zip(value.shape, spec.shape, strict=True):
+            if isinstance(label, str):
+                names[str(size)] = label
+    return names
+
+
+def _size(size: Any, symbols: Mapping[str, str]) -> int | str:
+    return size if isinstance(size, int) else symbols.get(str(size), str(size))
+
+
+def _renamed_outputs(signature: Any, graph: fx.Graph) -> Any:
+    output_node = next(node for node in graph.nodes if node.op == "output")
+    specs = [
+        replace(spec, arg=type(spec.arg)(name=node.name))
+        for spec, node in zip(signature.output_specs, output_node.args[0], strict=True)
+    ]
+    return replace(signature, output_specs=specs)

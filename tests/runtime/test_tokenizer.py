@@ -1,0 +1,77 @@
+"""Text prompts and chat templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spec_compile.errors import ArtifactError, GenerationError
+from spec_compile.runtime.api import Decoder, load
+from spec_compile.runtime.tokenizer import BundleTokenizer
+from tests.helpers.toy_bundle import EOS, Toy, toy_tokenizer, write_toy_bundle
+
+LoadToy = Callable[[Toy], Decoder]
+MESSAGES = [{"role": "user", "content": "ab"}]
+
+
+def with_template(template: str) -> BundleTokenizer:
+    """The toy's tokenizer with another template."""
+    return BundleTokenizer(toy_tokenizer(), {"eos_token": "<eos>"}, template)
+
+
+def test_text_prompt_is_its_ids(load_toy: LoadToy) -> None:
+    decoder = load_toy(Toy())
+    from_text, from_ids = decoder.generate("ab c"), decoder.generate([1, 2, 6, 3])
+    assert from_text.token_ids == from_ids.token_ids
+    assert from_text.prompt_length == 4
+
+
+def test_chat_goes_through_the_template(load_toy: LoadToy) -> None:
+    decoder = load_toy(Toy())
+    expected = decoder.generate([EOS, 1, 2, 6], max_new_tokens=9).token_ids
+    assert decoder.encode_chat(MESSAGES) == [EOS, 1, 2, 6]
+    assert decoder.chat(MESSAGES, max_new_tokens=9).token_ids == expected
+    assert decoder.generate("ab", chat=True, max_new_tokens=9).token_ids == expected
+    stream = decoder.stream_tokens("ab", chat=True, max_new_tokens=9)
+    assert tuple(stream) == expected
+
+
+def test_template_sees_special_tokens_and_helpers() -> None:
+    template = "{{ eos_token }}{{ messages | tojson }}{{ add_generation_prompt }}"
+    rendered = with_template(template).render_chat(MESSAGES)
+    assert rendered == f"<eos>{json.dumps(MESSAGES)}True"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}",
+        "{{ messages.append(1) }}",
+        "{% for %}",
+        "{{ messages[0]['content'] + 1 }}",
+    ],
+)
+def test_template_that_fails_is_one_line(template: str) -> None:
+    with pytest.raises(GenerationError, match="chat template"):
+        with_template(template).render_chat(MESSAGES)
+
+
+def test_no_template(load_toy: LoadToy) -> None:
+    tokenizer = BundleTokenizer(toy_tokenizer(), {}, None)
+    with pytest.raises(GenerationError, match="no chat template"):
+        tokenizer.render_chat(MESSAGES)
+    with pytest.raises(GenerationError, match="takes a text"):
+        load_toy(Toy()).generate([1], chat=True)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_damaged_tokenizer_file(tmp_path: Path, name: str) -> None:
+    folder = write_toy_bundle(Toy(), tmp_path / "bundle")
+    path = folder / name
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(ArtifactError, match=name):
+        load(folder, verify_hash=False)
