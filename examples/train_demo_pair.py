@@ -29,7 +29,7 @@ from examples.demo_pair.writing import write_card, write_model
 
 TARGET, DRAFT = "llama", "small"
 TARGET_SCHEDULE = Schedule(steps=1280, save_every=320)
-DRAFT_SCHEDULE = Schedule(steps=800, save_every=0)
+DRAFT_SCHEDULE = Schedule(steps=1500, rows=4, other_rate=0.015)
 PENDING_CARD = "Training is not finished.\n"
 
 

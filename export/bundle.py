@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from spec_compile.errors import ArtifactError
@@ -23,14 +23,15 @@ def check_output(output: Path) -> None:
     Raises:
         ArtifactError: it exists, or its parent is missing or cannot be written.
     """
-    if output.exists() or output.is_symlink():
-        raise ArtifactError(f"{output} exists; remove it or choose another output folder")
+    parent = output.parent
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}."):
+        if output.exists() or output.is_symlink():
+            raise ArtifactError(f"{output} exists; remove it or choose another output folder")
+        parent = next(folder for folder in output.parents if folder.exists())
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{output.name}."):
             pass
     except OSError as error:
-        raise ArtifactError(f"cannot write to {output.parent}: {error.strerror}") from error
+        raise ArtifactError(f"cannot write to {parent}: {error.strerror}") from error
 
 
 @contextmanager
@@ -41,15 +42,32 @@ def staged(output: Path) -> Iterator[Path]:
         ArtifactError: the disk is full, or the folder cannot be written or renamed.
     """
     check_output(output)
-    folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
+    with ExitStack() as undo:
+        try:
+            for parent in reversed(output.parents):
+                if not parent.exists():
+                    parent.mkdir()
+                    # Only while it is empty: not after success, nor when others use it too.
+                    undo.callback(_remove_empty, parent)
+            folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
+            undo.callback(shutil.rmtree, folder, ignore_errors=True)
+            with _explained(folder):
+                yield folder
+            folder.chmod(0o755)
+            folder.rename(output)
+        except OSError as error:
+            raise ArtifactError(f"cannot write {output}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Raise the reason that a write meets now for an error without one: NumPy counts bytes only."""
     try:
-        yield folder
-        folder.chmod(0o755)
-        folder.rename(output)
+        yield
     except OSError as error:
-        raise ArtifactError(f"cannot write {output}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if error.errno is None:
+            (folder / "probe").write_bytes(bytes(_CHUNK))
+        raise
 
 
 def describe_graphs(program: Program, files: Mapping[str, str]) -> dict[str, GraphSpec]:
@@ -64,6 +82,11 @@ def describe_files(folder: Path) -> dict[str, FileSpec]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MANIFEST_FILE
     }
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def _graph_spec(graph: Graph, file: str) -> GraphSpec:

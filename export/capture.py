@@ -23,7 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from spec_compile.errors import CaptureError
 from spec_compile.export.rope import freeze_rope
 from spec_compile.ops import CACHED_ATTENTION
-from spec_compile.program import Composite, Graph, TensorSpec, first_line, trace
+from spec_compile.program import Composite, Graph, TensorSpec, first_line, trace, updated_name
 
 IMPLEMENTATION = "spec_compile"
 # Arguments of the attention interface that the mask, the cache or inference mode already covers.
@@ -106,7 +106,9 @@ def _attention(
         raise CaptureError("its attention has no mask, so it is not a causal decoder")
     run, layer = _ACTIVE.get(), _layer_index(module)
     if layer in run.shapes:
-        raise CaptureError(f"layer {layer} attends more than once a token (shared or cross attention)")
+        raise CaptureError(
+            f"layer {layer} attends more than once a token (shared or cross attention)"
+        )
     run.shapes[layer] = CacheShape(key.shape[1], key.shape[-1], value.shape[-1])
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if run.key_caches:
@@ -116,7 +118,15 @@ def _attention(
             new.new_zeros(*new.shape[:2], run.slots, new.shape[-1]) for new in (key, value)
         )
     output, new_keys, new_values = CACHED_ATTENTION(
-        query, key, value, key_cache, value_cache, run.lengths, attention_mask, scale, softcap or 0.0
+        query,
+        key,
+        value,
+        key_cache,
+        value_cache,
+        run.lengths,
+        attention_mask,
+        scale,
+        softcap or 0.0,
     )
     if run.key_caches:
         run.key_caches[layer], run.value_caches[layer] = new_keys, new_values
@@ -149,7 +159,12 @@ class _CachedModel(Composite):
     """`model` with caches and per-row lengths as inputs and logits and caches as outputs."""
 
     def __init__(
-        self, model: PreTrainedModel, shapes: Mapping[int, CacheShape], prefix: str, max_length: int, slots: int
+        self,
+        model: PreTrainedModel,
+        shapes: Mapping[int, CacheShape],
+        prefix: str,
+        max_length: int,
+        slots: int,
     ) -> None:
         super().__init__()
         self.model = model
@@ -166,11 +181,15 @@ class _CachedModel(Composite):
         values = [f"{self.prefix}value_cache.{i}" for i in range(self.num_layers)]
         tokens, lengths = tensors["tokens"], tensors["lengths"]
         # Slots past max_length only ever hold tokens that are thrown away; position tables end there.
-        positions = (lengths[:, None] + torch.arange(tokens.shape[1])).clamp(max=self.max_length - 1)
-        run = _Run(lengths, positions, self.slots, [tensors[n] for n in keys], [tensors[n] for n in values])
+        positions = (lengths[:, None] + torch.arange(tokens.shape[1])).clamp(
+            max=self.max_length - 1
+        )
+        run = _Run(
+            lengths, positions, self.slots, [tensors[n] for n in keys], [tensors[n] for n in values]
+        )
         logits = _forward(self.model, tokens, run)
-        updated = {f"next_{n}": c for n, c in zip(keys, run.key_caches, strict=True)}
-        updated |= {f"next_{n}": c for n, c in zip(values, run.value_caches, strict=True)}
+        updated = {updated_name(n): c for n, c in zip(keys, run.key_caches, strict=True)}
+        updated |= {updated_name(n): c for n, c in zip(values, run.value_caches, strict=True)}
         return {"logits": logits, **updated}
 
 

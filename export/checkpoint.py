@@ -20,6 +20,7 @@ from spec_compile.export.capture import IMPLEMENTATION
 from spec_compile.presets import PRESETS, resolve_preset
 from spec_compile.program import first_line
 
+_LONGEST_REASON = 300
 _INDEX = "model.safetensors.index.json"
 _PICKLED = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "README.md", "LICENSE*")
@@ -33,23 +34,20 @@ class Checkpoint:
         source: the name that the user gave.
         folder: where the files are.
         config: the parsed `config.json`.
+        eos_token_ids: ids that end a text, from `generation_config.json`, else from `config.json`.
+        bos_token_id: the id that begins a text, or None.
     """
 
     source: str
     folder: Path
     config: Any
+    eos_token_ids: tuple[int, ...]
+    bos_token_id: int | None
 
     @property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        """Ids that end a text, from `generation_config.json`, else from `config.json`."""
-        found = self._generation_value("eos_token_id")
-        return tuple(found) if isinstance(found, list) else () if found is None else (int(found),)
-
-    @property
-    def bos_token_id(self) -> int | None:
-        """The id that begins a text, or None."""
-        found = self._generation_value("bos_token_id")
-        return found if isinstance(found, int) else None
+    def name(self) -> str:
+        """What a bundle calls the model: of a local path, only the end."""
+        return self.folder.resolve().name if Path(self.source).is_dir() else self.source
 
     @property
     def max_length(self) -> int | None:
@@ -67,13 +65,6 @@ class Checkpoint:
         lines = [line for line in header[1].splitlines() if line.startswith("license:")]
         return lines[0].removeprefix("license:").strip() or None if lines else None
 
-    def _generation_value(self, name: str) -> Any:
-        path = self.folder / "generation_config.json"
-        values = read_json(path) if path.is_file() else {}
-        if values.get(name) is not None:
-            return values[name]
-        return getattr(self.config.get_text_config(), name, None)
-
 
 def open_checkpoint(source: str) -> Checkpoint:
     """Find and check a model: a preset, a local folder, or a hub id.
@@ -83,16 +74,20 @@ def open_checkpoint(source: str) -> Checkpoint:
     """
     folder = _find(source)
     if not (folder / "config.json").is_file():
-        raise CheckpointError(f"{folder} has no config.json; give the folder of a Hugging Face model")
+        raise CheckpointError(
+            f"{folder} has no config.json; give the folder of a Hugging Face model"
+        )
     _check_weights(folder)
-    with _quiet():
-        try:
-            config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-        except Exception as error:
-            raise CheckpointError(f"{folder}/config.json: {first_line(error)}") from error
+    config = _read_config(folder)
     if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointError(f"{source} is an encoder-decoder model; only decoder-only models compile")
-    return Checkpoint(source, folder, config)
+        raise CheckpointError(
+            f"{source} is an encoder-decoder model; only decoder-only models compile"
+        )
+    layers = getattr(config.get_text_config(), "num_hidden_layers", None)
+    if not isinstance(layers, int) or layers < 1:
+        raise CheckpointError(f"{folder}/config.json: num_hidden_layers is {layers!r}")
+    eos, bos = (_token_ids(folder, config, name) for name in ("eos_token_id", "bos_token_id"))
+    return Checkpoint(source, folder, config, eos, next(iter(bos), None))
 
 
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -104,7 +99,7 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     """
     with _quiet():
         try:
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 checkpoint.folder,
                 config=checkpoint.config,
                 dtype=dtype,
@@ -112,22 +107,76 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
                 trust_remote_code=False,
                 local_files_only=True,
                 output_loading_info=True,
+                # Reported below, in words of our own.
+                ignore_mismatched_sizes=True,
             )
         except Exception as error:
-            raise CheckpointError(f"cannot load {checkpoint.folder}: {first_line(error)}") from error
-        missing = sorted(str(key) for key in report["missing_keys"])
-        if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise CheckpointError(f"{checkpoint.folder} lacks the weight {missing[0]}{more}")
-        try:
-            model.set_attn_implementation(IMPLEMENTATION)
-        except Exception as error:
-            raise CaptureError(
-                f"{type(model).__name__} does not use the attention interface: {first_line(error)}"
-            ) from error
-    model.eval()
+            raise CheckpointError(f"cannot load {checkpoint.folder}: {_told(error)}") from error
+        model: PreTrainedModel = loaded[0]
+        _check_loaded(checkpoint.folder, model, loaded[1])
+        _use_our_attention(model)
+    model.train(False)
     model.requires_grad_(False)
-    return model  # type: ignore[no-any-return]
+    return model
+
+
+def _use_our_attention(model: PreTrainedModel) -> None:
+    name = type(model).__name__
+    if getattr(model, "_is_stateful", False):
+        raise CaptureError(
+            f"{name} carries a recurrent state, which cannot be rolled back after a rejection; "
+            "only models that keep all they know in keys and values compile"
+        )
+    # Without this, transformers takes the name of our attention and goes on with the model's own.
+    if not getattr(model, "_supports_attention_backend", True):
+        raise CaptureError(
+            f"{name} computes attention in code of its own, not through the attention interface of "
+            "transformers, so it cannot be captured"
+        )
+    try:
+        model.set_attn_implementation(IMPLEMENTATION)
+    except Exception as error:
+        raise CaptureError(f"{name} does not take another attention: {_told(error)}") from error
+
+
+def _check_loaded(folder: Path, model: PreTrainedModel, report: dict[str, Any]) -> None:
+    """Refuse weights that are missing, of other sizes than configured, or not numbers."""
+    missing = sorted(str(key) for key in report["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise CheckpointError(f"{folder} lacks the weight {missing[0]}{more}")
+    for key, stored, wanted in sorted(report["mismatched_keys"]):
+        raise CheckpointError(
+            f"{folder}: the weight {key} has shape {list(stored)}, config.json says {list(wanted)}"
+        )
+    for key, weight in model.named_parameters():
+        # A sum, because it needs no second array of the weight's size.
+        if not weight.sum().isfinite():
+            raise CheckpointError(f"{folder}: the weight {key} holds NaN or infinity")
+
+
+def _read_config(folder: Path) -> Any:
+    raw = read_json(folder / "config.json")
+    with _quiet():
+        try:
+            return AutoConfig.from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True
+            )
+        except Exception as error:
+            if "auto_map" in raw:
+                raise CheckpointError(
+                    f"{folder} needs code that comes with the checkpoint, which is never run here; "
+                    "only architectures that transformers knows compile"
+                ) from error
+            raise CheckpointError(f"{folder}/config.json: {_told(error)}") from error
+
+
+def _told(error: Exception) -> str:
+    """An error of a library in one line of bearable length."""
+    line = first_line(error)
+    if line.endswith(":"):
+        line = " ".join(str(error).split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -138,11 +187,22 @@ def read_json(path: Path) -> dict[str, Any]:
     """
     try:
         value = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not valid JSON: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not valid JSON: {first_line(error)}") from error
     if not isinstance(value, dict):
         raise CheckpointError(f"{path} does not hold a JSON object")
     return value
+
+
+def _token_ids(folder: Path, config: Any, name: str) -> tuple[int, ...]:
+    path = folder / "generation_config.json"
+    found = read_json(path).get(name) if path.is_file() else None
+    if found is None:
+        found = getattr(config.get_text_config(), name, None)
+    ids = found if isinstance(found, list) else [] if found is None else [found]
+    if not all(type(index) is int for index in ids):
+        raise CheckpointError(f"{folder} has {name} {found!r}, which is no token id")
+    return tuple(ids)
 
 
 def _find(source: str) -> Path:
@@ -217,13 +277,13 @@ def _inside(folder: Path, name: str) -> Path:
 def _quiet() -> Iterator[None]:
     """Keep notices and bars of transformers away from our user; errors are raised anyway."""
     verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     logger = logging.getLogger("transformers")
     disabled, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
         logger.disabled = disabled
-        transformers_logging.enable_progress_bar()
+        transformers_logging.enable_progress_bar()  # type: ignore[no-untyped-call]
         transformers_logging.set_verbosity(verbosity)

@@ -17,26 +17,44 @@ from spec_compile.program import Graph
 
 aten = torch.ops.aten
 _CASTS = (aten.to.dtype, aten.to.device, aten.to.dtype_layout)
+_ALIASES = (aten.detach_.default, aten.detach.default, aten.lift_fresh_copy.default)
 _RENAMED = {
     aten.__and__.Tensor: aten.bitwise_and.Tensor,
     aten.__or__.Tensor: aten.bitwise_or.Tensor,
+    aten.__or__.Scalar: aten.bitwise_or.Scalar,
 }
 
 
 def core_program(graph: Graph) -> ExportedProgram:
-    """The program of `graph` in operators that ONNX export translates one by one.
-
-    Its `run_decompositions` gives back the program itself: there is nothing left to decompose.
-    """
+    """The program of `graph` in operators that ONNX export translates one by one."""
     lowered, _ = graph.edited(_lower)
-    program = copy.copy(lowered.exported)
-    program.run_decompositions = lambda *_, **__: program  # type: ignore[method-assign]
-    return program
+    return as_core(lowered.exported)
+
+
+def lower_branches(program: ExportedProgram) -> ExportedProgram:
+    """The same for a program with branches, each a graph of its own; edits `program`."""
+    for module in program.graph_module.modules():
+        if isinstance(module, fx.GraphModule):
+            _lower(module.graph)
+            module.recompile()
+    return as_core(program)
+
+
+def as_core(program: ExportedProgram) -> ExportedProgram:
+    """A copy whose `run_decompositions` gives back itself: there is nothing left to decompose."""
+    core = copy.copy(program)
+    core.run_decompositions = lambda *_, **__: core  # type: ignore[method-assign]
+    return core
 
 
 def _lower(graph: fx.Graph) -> int:
     count = 0
     for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _ALIASES:
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+            count += 1
+            continue
         replacement = _replacement(node)
         if replacement is None:
             continue

@@ -73,6 +73,7 @@ class OnnxTranslator:
         ir_passes.InlinePass()(model)
         # Branches of the inlined function may reuse names of the graph around them.
         ir_passes.NameFixPass()(model)
+        ir_passes.RemoveUnusedNodesPass()(model)
         model.opset_imports.pop(DOMAIN, None)
 
 
@@ -137,4 +138,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         exporter.setLevel(level)
-

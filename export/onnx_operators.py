@@ -12,6 +12,7 @@ import torch
 from onnxscript import values as onnxscript_values
 from torch import Tensor, nn
 
+from spec_compile.export.core_aten import lower_branches
 from spec_compile.ops import CACHED_ATTENTION, PROCESS_LOGITS
 from spec_compile.sampling import Sampling, process_logits
 
@@ -88,7 +89,11 @@ def process_logits_function(vocab_size: int) -> ir.Function:
         strict=False,
     )
     exported = torch.onnx.export(
-        program, dynamo=True, optimize=True, opset_version=OPSET_VERSION, verbose=False
+        lower_branches(program),
+        dynamo=True,
+        optimize=True,
+        opset_version=OPSET_VERSION,
+        verbose=False,
     )
     assert exported is not None
     graph = exported.model.graph
@@ -104,8 +109,6 @@ def _initializers_to_constants(graph: ir.Graph) -> None:
         ir.convenience.replace_all_uses_with(value, node.outputs[0])
         del graph.initializers[name]
         graph.insert_before(graph[0], node)
-
-
 
 
 def _forget_symbolic_sizes(graph: ir.Graph) -> None:

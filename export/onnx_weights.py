@@ -44,9 +44,14 @@ def _store_transposed(graph: ir.Graph, node: ir.Node, weight: ir.Value) -> None:
         assert source is not None
         shape = ir.Shape(list(reversed(source.shape.numpy())))
         tensor = ir.LazyTensor(
-            lambda: ir.tensor(np.ascontiguousarray(source.numpy().T)), source.dtype, shape, name=name
+            lambda: ir.tensor(np.ascontiguousarray(source.numpy().T)),
+            source.dtype,
+            shape,
+            name=name,
         )
-        value = ir.Value(name=name, shape=shape, type=ir.TensorType(source.dtype), const_value=tensor)
+        value = ir.Value(
+            name=name, shape=shape, type=ir.TensorType(source.dtype), const_value=tensor
+        )
         graph.register_initializer(value)
     ir.convenience.replace_all_uses_with(node.outputs[0], graph.initializers[name])
     graph.remove(node, safe=True)
@@ -72,7 +77,9 @@ def _as_gemm(product: ir.Node) -> bool:
         rows = nodes[-1].outputs[0]
     nodes.append(ir.node("Gemm", [rows, weight], {"transB": 1}))
     if len(sizes) != 2:
-        nodes.append(_reshape(nodes[-1].outputs[0], [s if isinstance(s, int) else -1 for s in sizes]))
+        nodes.append(
+            _reshape(nodes[-1].outputs[0], [s if isinstance(s, int) else -1 for s in sizes])
+        )
     result = nodes[-1].outputs[0]
     result.shape, result.type = product.outputs[0].shape, product.outputs[0].type
     graph.insert_before(product, [each for node in nodes for each in _with_constants(node)])

@@ -34,7 +34,8 @@ def freeze_rope(model: PreTrainedModel, max_length: int) -> None:
             module.rope_type = "default"
         elif isinstance(kind, dict):
             module.rope_type = {
-                layer: "default" if name in _LENGTH_DEPENDENT else name for layer, name in kind.items()
+                layer: "default" if name in _LENGTH_DEPENDENT else name
+                for layer, name in kind.items()
             }
 
 

@@ -42,7 +42,8 @@ class TokenizerFiles:
             if (self.folder / name).is_file():
                 shutil.copyfile(self.folder / name, folder / name)
         if self.tokenizer is not None:
-            self.tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
+            # Not `save`, whose errors are no OSError: a full disk is told like any other.
+            (folder / "tokenizer.json").write_text(self.tokenizer.to_str(), encoding="utf-8")
 
 
 def read_tokenizer(checkpoint: Checkpoint) -> TokenizerFiles:
@@ -86,6 +87,12 @@ def check_same(target: TokenizerFiles, draft: TokenizerFiles) -> None:
     Raises:
         CheckpointError: naming the first id that differs.
     """
+    for bare, full in ((target, draft), (draft, target)):
+        if bare.tokenizer is None and full.tokenizer is not None:
+            raise CheckpointError(
+                f"{bare.folder} has no tokenizer and {full.folder} has one; if their ids mean the "
+                "same tokens, copy its tokenizer.json"
+            )
     ours, theirs = target.ids(), draft.ids()
     for index in sorted(ours.keys() | theirs.keys()):
         mine, other = ours.get(index), theirs.get(index)
@@ -97,9 +104,7 @@ def check_same(target: TokenizerFiles, draft: TokenizerFiles) -> None:
             )
 
 
-def vocabulary_size(
-    tokenizer: TokenizerFiles, target_rows: int, draft_rows: int
-) -> int:
+def vocabulary_size(tokenizer: TokenizerFiles, target_rows: int, draft_rows: int) -> int:
     """V: the ids that the tokenizer knows; without one, the ids that both heads have.
 
     Args:

@@ -88,4 +88,6 @@ class Pass(ABC):
         """Raise PostconditionError unless the result holds every one of `graphs`."""
         missing = [graph for graph in graphs if graph not in program.graphs]
         if missing:
-            raise PostconditionError(f"pass {self.name} did not make the graph {', '.join(missing)}")
+            raise PostconditionError(
+                f"pass {self.name} did not make the graph {', '.join(missing)}"
+            )

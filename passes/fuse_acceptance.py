@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spec_compile.acceptance import Rule
 from spec_compile.config import SpecConfig
+from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.base import Pass, PassResult
 from spec_compile.passes.round import (
@@ -20,7 +21,7 @@ from spec_compile.passes.round import (
     sampling_of,
     select_rows,
 )
-from spec_compile.program import Composite, Graph, Program, TensorSpec, as_function, call, trace
+from spec_compile.program import Composite, Graph, Program, TensorSpec, trace
 
 
 class VerifyAndAccept(Composite):
@@ -30,9 +31,11 @@ class VerifyAndAccept(Composite):
     row whose logits are not numbers. With k = 0 it is plain decoding, and also gives the last `logits`.
     """
 
-    def __init__(self, model: Graph, rule: Rule, num_speculative_tokens: int, vocab_size: int) -> None:
+    def __init__(
+        self, model: Graph, rule: Rule, num_speculative_tokens: int, vocab_size: int
+    ) -> None:
         super().__init__()
-        self.model, self.graph, self.rule = as_function(model), model, rule
+        self.graph, self.rule = model, rule
         self.num_drafted, self.vocab_size = num_speculative_tokens, vocab_size
         drafts = _draft_inputs(num_speculative_tokens, vocab_size, rule)
         sampling = sampling_inputs(num_uniforms(rule, num_speculative_tokens))
@@ -40,7 +43,7 @@ class VerifyAndAccept(Composite):
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One verification; see the class."""
-        outputs = call(self.graph, self.model, {**tensors, "tokens": self._block(tensors)})
+        outputs = invoke(self.graph, {**tensors, "tokens": self._block(tensors)})
         rows = tensors["num_new"][:, None] - 1 + torch.arange(self.num_drafted + 1)
         logits = select_rows(outputs["logits"], rows.clamp(min=0))
         logits = fit_vocabulary(logits, self.vocab_size).float()
@@ -50,7 +53,9 @@ class VerifyAndAccept(Composite):
         results = {"output_tokens": tokens, "num_emitted": torch.where(is_number, emitted, 0)}
         if self.num_drafted == 0:
             results["logits"] = logits
-        return results | {spec.name: outputs[spec.name] for spec in self.graph.outputs if spec.alias_of}
+        return results | {
+            spec.name: outputs[spec.name] for spec in self.graph.outputs if spec.alias_of
+        }
 
     def _block(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """New tokens with the drafts right behind each row's real ones: [B, T + k]."""

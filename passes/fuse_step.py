@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from spec_compile.config import SpecConfig
+from spec_compile.graph_call import invoke
 from spec_compile.passes.base import Pass, PassResult
 from spec_compile.passes.fuse_acceptance import FuseAcceptance
 from spec_compile.passes.round import ROUND_INPUTS, cache_inputs, sampling_inputs
 from spec_compile.passes.unroll_draft import UnrollDraft
-from spec_compile.program import Composite, Graph, Program, as_function, call, trace
+from spec_compile.program import Composite, Graph, Program, trace
 
 
 class Step(Composite):
@@ -22,8 +23,8 @@ class Step(Composite):
 
     def __init__(self, draft: Graph, verify: Graph) -> None:
         super().__init__()
-        self.draft, self.draft_graph = as_function(draft), draft
-        self.verify, self.verify_graph = as_function(verify), verify
+        self.draft = draft
+        self.verify = verify
         self.num_draft_uniforms = _num_uniforms(draft)
         uniforms = self.num_draft_uniforms + _num_uniforms(verify)
         caches = (*cache_inputs(verify), *cache_inputs(draft))
@@ -32,8 +33,8 @@ class Step(Composite):
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One round; see the class."""
         own, rest = self._split_uniforms(tensors)
-        drafted = call(self.draft_graph, self.draft, {**tensors, **own})
-        verified = call(self.verify_graph, self.verify, {**tensors, **rest, **drafted})
+        drafted = invoke(self.draft, {**tensors, **own})
+        verified = invoke(self.verify, {**tensors, **rest, **drafted})
         return verified | {name: value for name, value in drafted.items() if "_cache." in name}
 
     def _split_uniforms(

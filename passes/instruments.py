@@ -10,6 +10,10 @@ from spec_compile.passes.base import Mismatch, Pass, PassResult
 from spec_compile.passes.verifier import verify
 from spec_compile.program import Program
 
+# First words of a dump: what begins otherwise is not ours to delete.
+_CAPTURED, _AFTER = "as captured, before any pass", "after"
+_HEADERS = (f"# {_CAPTURED}\n", f"# {_AFTER} ")
+
 
 class Instrument:
     """Told about each pass; the default does nothing."""
@@ -53,13 +57,15 @@ class Dump(Instrument):
 
     def start(self, program: Program) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.count = 0
         for old in self.folder.glob("[0-9][0-9]_*.py"):
-            old.unlink()
-        self._write("captured", program, "as captured, before any pass")
+            if old.read_text(encoding="utf-8", errors="replace").startswith(_HEADERS):
+                old.unlink()
+        self._write("captured", program, _CAPTURED)
 
     def after(self, each: Pass, program: Program, result: PassResult, seconds: float) -> None:
         if result.modified:
-            note = f"after {each.name}: {result.rewrites} rewrites, {seconds * 1e3:.0f} ms"
+            note = f"{_AFTER} {each.name}: {result.rewrites} rewrites, {seconds * 1e3:.0f} ms"
             self._write(each.name, result.program, note)
 
     def _write(self, name: str, program: Program, note: str) -> None:

@@ -9,7 +9,7 @@ from torch import fx
 
 from spec_compile.passes.base import Mismatch, Pass, PassResult
 from spec_compile.passes.remove_no_ops import RemoveNoOps
-from spec_compile.passes.rewrite import rewrite_graphs
+from spec_compile.passes.rewrite import rewrite_graphs, write_in_place
 from spec_compile.program import Program
 
 
@@ -24,7 +24,10 @@ class MergeDuplicates(Pass):
 
 
 def _merge(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
-    del mismatches
+    write = write_in_place(graph)
+    if write is not None:
+        mismatches.append(write)
+        return 0
     seen: dict[Any, fx.Node] = {}
     count = 0
     for node in list(graph.nodes):

@@ -8,7 +8,7 @@ from torch import fx
 from spec_compile.passes.base import Mismatch, Pass, PassResult
 from spec_compile.passes.fuse_acceptance import FuseAcceptance
 from spec_compile.passes.fuse_step import FuseStep
-from spec_compile.passes.rewrite import rewrite_graphs, same_layout
+from spec_compile.passes.rewrite import rewrite_graphs, same_layout, write_in_place
 from spec_compile.passes.unroll_draft import UnrollDraft
 from spec_compile.program import Program
 
@@ -44,7 +44,10 @@ class RemoveNoOps(Pass):
 
 
 def _remove(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
-    del mismatches
+    write = write_in_place(graph)
+    if write is not None:
+        mismatches.append(write)
+        return 0
     count = 0
     for node in list(graph.nodes):
         if node.op != "call_function":

@@ -39,7 +39,7 @@ def is_call(node: object, target: Any) -> bool:
 
 
 def same_layout(before: fx.Node, after: fx.Node) -> bool:
-    """Whether two nodes hold values of one shape and type."""
+    """Whether two nodes hold values of one shape, type and order in memory."""
     first, second = before.meta.get("val"), after.meta.get("val")
     return (
         isinstance(first, torch.Tensor)
@@ -47,4 +47,14 @@ def same_layout(before: fx.Node, after: fx.Node) -> bool:
         and first.dtype == second.dtype
         and len(first.shape) == len(second.shape)
         and all(str(x) == str(y) for x, y in zip(first.shape, second.shape, strict=True))
+        and all(str(x) == str(y) for x, y in zip(first.stride(), second.stride(), strict=True))
     )
+
+
+def write_in_place(graph: fx.Graph) -> Mismatch | None:
+    """The first call that writes to its arguments: values of such a graph depend on the order."""
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is not None and schema.is_mutable:
+            return Mismatch(f"{node.target} writes in place, so the graph stays as it is", node.name)
+    return None

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from spec_compile.acceptance import Rule
 from spec_compile.config import SpecConfig
+from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.base import Pass, PassResult
 from spec_compile.passes.round import (
@@ -19,7 +20,7 @@ from spec_compile.passes.round import (
     sampling_of,
     select_rows,
 )
-from spec_compile.program import Composite, Graph, Program, as_function, call, trace
+from spec_compile.program import Composite, Graph, Program, trace, updated_name
 from spec_compile.sampling import sample
 
 
@@ -30,9 +31,11 @@ class DraftLoop(Composite):
     exactly the law each token was drawn from.
     """
 
-    def __init__(self, model: Graph, rule: Rule, num_speculative_tokens: int, vocab_size: int) -> None:
+    def __init__(
+        self, model: Graph, rule: Rule, num_speculative_tokens: int, vocab_size: int
+    ) -> None:
         super().__init__()
-        self.model, self.graph = as_function(model), model
+        self.graph = model
         self.samples = rule.uses_draft_probs
         self.num_steps, self.vocab_size = num_speculative_tokens, vocab_size
         uniforms = num_speculative_tokens if self.samples else 0
@@ -46,18 +49,21 @@ class DraftLoop(Composite):
         row = (tensors["num_new"] - 1).clamp(min=0)[:, None]
         proposed: list[Tensor] = []
         laws: list[Tensor] = []
+        written: dict[str, Tensor] = {}
         for index in range(self.num_steps):
-            outputs = call(self.graph, self.model, step)
+            outputs = invoke(self.graph, step)
             logits = outputs["logits"] if index else select_rows(outputs["logits"], row)
             token, law = self._propose(fit_vocabulary(logits, self.vocab_size), tensors, index)
             proposed.append(token)
             laws.append(law)
             caches = {s.alias_of: outputs[s.name] for s in self.graph.outputs if s.alias_of}
+            # Every write is an output, so that an engine can do each one in the caller's buffer.
+            written |= {updated_name(name, index): cache for name, cache in caches.items()}
             step = {"tokens": token[:, None], "lengths": length + index, **caches}
         results = {"draft_tokens": torch.stack(proposed, dim=1)}
         if self.samples:
             results["draft_probs"] = torch.stack(laws, dim=1)
-        return results | {f"next_{name}": cache for name, cache in caches.items()}
+        return results | written
 
     def _propose(
         self, logits: Tensor, tensors: Mapping[str, Tensor], index: int

@@ -49,7 +49,8 @@ def _differences(spec: TensorSpec, value: object) -> Iterator[str]:
     if value.dtype != spec.dtype:
         yield f"{spec.name} is {value.dtype}, the tensor table says {spec.dtype}"
     fits = len(value.shape) == len(spec.shape) and all(
-        isinstance(size, int) == isinstance(said, int) and (not isinstance(said, int) or size == said)
+        isinstance(size, int) == isinstance(said, int)
+        and (not isinstance(said, int) or size == said)
         for size, said in zip(value.shape, spec.shape, strict=True)
     )
     if not fits:

@@ -27,6 +27,7 @@ from spec_compile.export.tokenizer_files import (
     vocabulary_size,
 )
 from spec_compile.manifest import MANIFEST_FILE, BundleConfig, Manifest, ModelSpec
+from spec_compile.passes.base import Pass
 from spec_compile.passes.instruments import Dump, Instrument, Verify
 from spec_compile.passes.manager import PassManager
 from spec_compile.passes.pipeline import build_pipeline
@@ -35,6 +36,8 @@ from spec_compile.program import Graph, Program
 Progress = Callable[[str], None]
 """Called with the name of each step as it begins."""
 
+_READ, _CAPTURE, _PASS = "read checkpoints", "capture {}", "pass {}"
+_BUILD, _WRITE = "build {} engines", "write bundle"
 _TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnx-ir")
 
 
@@ -73,6 +76,7 @@ def compile(
     dump: str | os.PathLike[str] | None = None,
     verify_each: bool = False,
     progress: Progress | None = None,
+    instruments: Sequence[Instrument] = (),
 ) -> Path:
     """Compile a pair of models into a bundle.
 
@@ -83,7 +87,8 @@ def compile(
         config: what to compile for; None takes the defaults.
         dump: folder for the program after each pass that changed it.
         verify_each: check the program, and what each pass reports, after every pass.
-        progress: told of each step.
+        progress: told of each step; `steps` lists them.
+        instruments: more that watch the passes.
 
     Returns:
         The bundle's folder.
@@ -94,31 +99,46 @@ def compile(
     config, report = config or SpecConfig(), progress or (lambda _: None)
     folder = Path(output)
     check_output(folder)
-    report("read checkpoints")
+    report(_READ)
     pair = open_pair(target, draft)
     captured = capture_pair(pair, config, report)
-    instruments: list[Instrument] = [_Report(report)]
-    instruments += [Dump(Path(dump))] if dump is not None else []
-    instruments += [Verify()] if verify_each else []
-    program = run_pipeline(captured, config, instruments)
+    watchers = [*instruments]
+    watchers += [Dump(Path(dump))] if dump is not None else []
+    watchers += [Verify()] if verify_each else []
+    program = run_pipeline(captured, config, watchers, report)
     with staged(folder) as staging:
-        report(f"build {config.backend} engines")
+        report(_BUILD.format(config.backend))
         context = BuildContext(captured.vocab_size, _weight_names(captured.models))
         files = backend(config.backend).build(program, context, staging)
-        report("write bundle")
+        report(_WRITE)
         pair.tokenizer.write(staging)
         manifest = Manifest(
             config=_bundle_config(config, captured),
             vocab_size=captured.vocab_size,
             eos_token_ids=_known(pair.target.eos_token_ids, captured.vocab_size),
             bos_token_id=next(iter(_known((pair.target.bos_token_id,), captured.vocab_size)), None),
-            models={name: _model_spec(pair, name, captured.models[name]) for name in captured.models},
+            models={
+                name: _model_spec(pair, name, captured.models[name]) for name in captured.models
+            },
             graphs=describe_graphs(program, files),
             files=describe_files(staging),
             created_by=_versions(),
         )
         (staging / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return folder
+
+
+def steps(config: SpecConfig) -> list[str]:
+    """Every step that `compile` reports, in order."""
+    # Which passes there are does not depend on the sizes.
+    passes = build_pipeline(config, vocab_size=1, max_length=config.num_speculative_tokens + 1)
+    return [
+        _READ,
+        *(_CAPTURE.format(name) for name in ("target", "draft")),
+        *(_PASS.format(each.name) for each in passes),
+        _BUILD.format(config.backend),
+        _WRITE,
+    ]
 
 
 def open_pair(target: str, draft: str) -> Pair:
@@ -140,11 +160,12 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
         SpecCompileError: a model cannot be captured, or is too small for the wanted length.
     """
     max_length = _max_length(pair, config)
-    models: dict[str, PreTrainedModel] = {}
+    dtype = getattr(torch, config.dtype)
+    # Both before the first capture: damaged weights are told in seconds.
+    models = {"target": load_model(pair.target, dtype), "draft": load_model(pair.draft, dtype)}
     graphs: dict[str, Graph] = {}
-    for name, checkpoint in (("target", pair.target), ("draft", pair.draft)):
-        report(f"capture {name}")
-        models[name] = load_model(checkpoint, getattr(torch, config.dtype))
+    for name in models:
+        report(_CAPTURE.format(name))
         graphs[name] = capture(
             models[name],
             max_length=max_length,
@@ -160,21 +181,22 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
 
 
 def run_pipeline(
-    captured: Captured, config: SpecConfig, instruments: Sequence[Instrument] = ()
+    captured: Captured,
+    config: SpecConfig,
+    instruments: Sequence[Instrument] = (),
+    report: Progress = lambda _: None,
 ) -> Program:
     """The graphs of a bundle from captured models."""
-    passes = build_pipeline(
-        config, vocab_size=captured.vocab_size, max_length=captured.max_length
-    )
-    return PassManager(passes, instruments).run(captured.program)
+    passes = build_pipeline(config, vocab_size=captured.vocab_size, max_length=captured.max_length)
+    return PassManager(passes, [_Report(report), *instruments]).run(captured.program)
 
 
 class _Report(Instrument):
     def __init__(self, report: Progress) -> None:
         self.report = report
 
-    def before(self, each: object, program: Program) -> None:
-        self.report(f"pass {getattr(each, 'name', each)}")
+    def before(self, each: Pass, program: Program) -> None:
+        self.report(_PASS.format(each.name))
 
 
 def _max_length(pair: Pair, config: SpecConfig) -> int:
@@ -230,8 +252,7 @@ def _bundle_config(config: SpecConfig, captured: Captured) -> BundleConfig:
 def _model_spec(pair: Pair, name: str, model: PreTrainedModel) -> ModelSpec:
     checkpoint: Checkpoint = getattr(pair, name)
     return ModelSpec(
-        # A local path says nothing to the reader of a bundle, and much about the builder's machine.
-        source=checkpoint.folder.name if Path(checkpoint.source).is_dir() else checkpoint.source,
+        source=checkpoint.name,
         architecture=type(model).__name__,
         license=checkpoint.license,
         num_layers=model.config.get_text_config().num_hidden_layers,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor, fx, nn
 from torch.export import Dim, ExportedProgram
 
 from spec_compile.errors import CaptureError
+from spec_compile.graph_call import collect_callees, renamed_outputs, splice_callees
 
 # Rows and new tokens of the example inputs: unequal, and neither 0 nor 1, which torch specialises.
 EXAMPLE_SIZES = {"B": 3, "T": 5}
@@ -70,7 +72,7 @@ class Graph:
             return self, 0
         copied.lint()
         module = fx.GraphModule(self.exported.graph_module, copied)
-        signature = _renamed_outputs(self.exported.graph_signature, copied)
+        signature = renamed_outputs(self.exported.graph_signature, copied)
         exported = self.exported._update(module, signature)
         return replace(self, exported=exported), count
 
@@ -117,6 +119,16 @@ class Composite(nn.Module):
         return tuple(self.output_tensors.values())
 
 
+def updated_name(cache: str, write: int = 0) -> str:
+    """The output that holds the input `cache` after write number `write` of a round."""
+    return f"next_{cache}" if write == 0 else f"next{write}_{cache}"
+
+
+def _updated_input(name: str, inputs: Set[str]) -> str | None:
+    source = re.sub(r"^next\d*_", "", name)
+    return source if source != name and source in inputs else None
+
+
 def trace(module: Composite, *, batch_size: int, max_length: int) -> Graph:
     """Trace `module` with symbolic B (1..batch_size) and T (1..max_length).
 
@@ -129,11 +141,12 @@ def trace(module: Composite, *, batch_size: int, max_length: int) -> Graph:
         for spec in module.inputs
     )
     examples = tuple(example(spec) for spec in module.inputs)
-    try:
-        with torch.no_grad():
+    with torch.no_grad(), collect_callees() as callees:
+        try:
             exported = torch.export.export(module, examples, dynamic_shapes=(shapes,), strict=False)
-    except Exception as error:
-        raise CaptureError(f"torch.export refused the graph: {first_line(error)}") from error
+        except Exception as error:
+            raise CaptureError(f"torch.export refused the graph: {first_line(error)}") from error
+    exported = splice_callees(exported, callees)
     return Graph(exported, tuple(module.inputs), _output_specs(module, exported))
 
 
@@ -172,7 +185,7 @@ def _output_specs(module: Composite, exported: ExportedProgram) -> tuple[TensorS
             name,
             value.dtype,
             tuple(_size(size, symbols) for size in value.shape),
-            alias_of=name.removeprefix("next_") if name.removeprefix("next_") in inputs else None,
+            alias_of=_updated_input(name, inputs),
         )
         for name, value in zip(module.output_tensors, values, strict=True)
     )
@@ -191,12 +204,3 @@ def _symbol_names(inputs: Sequence[TensorSpec], exported: ExportedProgram) -> Ma
 
 def _size(size: Any, symbols: Mapping[str, str]) -> int | str:
     return size if isinstance(size, int) else symbols.get(str(size), str(size))
-
-
-def _renamed_outputs(signature: Any, graph: fx.Graph) -> Any:
-    output_node = next(node for node in graph.nodes if node.op == "output")
-    specs = [
-        replace(spec, arg=type(spec.arg)(name=node.name))
-        for spec, node in zip(signature.output_specs, output_node.args[0], strict=True)
-    ]
-    return replace(signature, output_specs=specs)

@@ -120,11 +120,12 @@ def _filtered(scaled: Tensor, cut: Tensor, min_p: Tensor, greedy: Tensor) -> Ten
     floor = scaled.amax(dim=-1, keepdim=True) + min_p.log()
     # A floor above the cut makes the cut's ties moot; a floor at the cut does not.
     tied = (cut[..., 2:3] > 0) & (cut[..., 0:1] >= floor)
-    operands = (scaled, torch.maximum(cut[..., 0:1], floor), cut[..., 1:2], tied)
+    # Nothing of a greedy row passes an infinite value: its one-hot law is written below.
+    value = torch.where(greedy, torch.inf, torch.maximum(cut[..., 0:1], floor))
+    operands = (scaled, value, cut[..., 1:2], tied)
     mask = _branch(tied.any(), _mask_first_ties, _mask, operands)
-    kept = torch.softmax(scaled, dim=-1) * mask * (~greedy).float()
-    total = kept.sum(dim=-1, keepdim=True)
-    probs = kept / torch.where(greedy, 1.0, total)
+    kept = torch.softmax(scaled, dim=-1) * mask
+    probs = kept * torch.where(greedy, 1.0, kept.sum(dim=-1, keepdim=True)).reciprocal()
     # Not a softmax over huge gaps: exponentials that underflow cost ten times the others.
     best = argmax(scaled)[..., None]
     return probs.scatter(-1, best, torch.where(greedy, 1.0, probs.gather(-1, best)))

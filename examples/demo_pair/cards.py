@@ -10,12 +10,14 @@ from examples.demo_pair.training import Schedule
 _CARD = """\
 # `{name}`: the demonstration {role} of spec-compile
 
-{about} It exists so that the first command works offline in seconds; it writes text that looks
-like Python and knows nothing else.
+{about}
+It exists so that the first command works offline in seconds; it writes text that looks like
+Python and knows nothing else.
 
 - **Text:** the Python {version} standard library's own `.py` files (without tests and tables),
   {train_tokens:,} tokens in {train_files} files for training, {held_out_tokens:,} tokens in
-  {held_out_files} files held out. sha256 of the text: `{corpus_sha256}`.
+  {held_out_files} files held out. sha256 of the text:
+  `{corpus_sha256}`.
 - **Licence:** PSF-2.0, that of the text (Copyright Python Software Foundation; all rights
   reserved), <https://docs.python.org/3/license.html>.
 - **Parameters:** {parameters:,} (float16, tied embeddings, byte-level BPE of 2,048 ids, positions

@@ -1,0 +1,24 @@
+"""Memory bandwidth by a plain sum over an array that no cache holds."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+_BYTES = 10**9
+_PASSES = 5
+
+
+def read_bandwidth(num_threads: int) -> float:
+    """Bytes a second that `num_threads` threads read with `numpy.sum`, the best of a few passes."""
+    array = np.ones(_BYTES // 4, dtype=np.float32)
+    parts = np.array_split(array, num_threads)
+    seconds = []
+    with ThreadPoolExecutor(num_threads) as pool:
+        for _ in range(_PASSES):
+            started = time.perf_counter()
+            list(pool.map(np.sum, parts))
+            seconds.append(time.perf_counter() - started)
+    return array.nbytes / min(seconds)

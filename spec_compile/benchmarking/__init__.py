@@ -1,0 +1,1 @@
+"""What `spec-compile bench` measures, and where it measured it."""

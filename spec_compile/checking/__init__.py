@@ -1,0 +1,1 @@
+"""What `spec-compile check` proves of a bundle, one check a file."""

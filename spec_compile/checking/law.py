@@ -1,0 +1,241 @@
+"""The law of a bundle's tokens against the target's own probabilities.
+
+A real round is run again and again from one context, each time with fresh random numbers. The
+first token of what it emits must follow the target's law after the context; the second, of the
+rounds whose first was the commonest one, the target's law after that token; and so on down the
+block. Where a round ended before a position, the target's own law fills the token in: for an exact
+rule the whole sequence then follows the target (Leviathan et al., 2023),
+for a wrong one it does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_compile.checking.chi_square import chi_square
+from spec_compile.checking.result import SKIPPED, CheckResult, Progress, no_progress, verdict
+from spec_compile.runtime.api import Decoder
+from spec_compile.runtime.batch import Batch
+from spec_compile.runtime.decoder import check_emitted
+from spec_compile.runtime.requests import GenerationOptions
+from spec_compile.runtime.rounds import Rounds
+from spec_compile.runtime.sampling import Sampling, process_logits
+
+LEVEL = 1e-4
+"""Probability that a bundle whose law is right fails, over all tests together (Bonferroni)."""
+
+_STAGE = "law"
+_FEWEST_ROUNDS = 200
+_WANTED_ENTROPY = 2.0  # nats: several likely tokens, none of them rare
+_ROUNDING = 1e-4
+_PROBES = 4
+
+
+class Setting(NamedTuple):
+    """Sampling options of one test; 0, 1 and 0 switch the last three off."""
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+
+SETTINGS = (Setting(), Setting(0.7, top_k=20), Setting(top_p=0.9), Setting(min_p=0.05))
+
+
+@dataclass(frozen=True)
+class LawTest:
+    """One chi-square test.
+
+    Args:
+        context: index of the prompt.
+        setting: the sampling options.
+        position: index of the token in the block.
+        samples: rounds that it is over.
+        cells: outcomes after pooling the rare ones.
+        statistic: chi-square.
+        p_value: of the statistic.
+    """
+
+    context: int
+    setting: Setting
+    position: int
+    samples: int
+    cells: int
+    statistic: float
+    p_value: float
+
+
+def check_law(
+    decoder: Decoder,
+    contexts: Sequence[Sequence[int]],
+    settings: Sequence[Setting],
+    num_samples: int,
+    seed: int,
+    progress: Progress = no_progress,
+) -> CheckResult:
+    """Pass when no test rejects the target's law at LEVEL over the number of tests.
+
+    Args:
+        decoder: of the bundle.
+        contexts: prompts to choose from, one for each setting.
+        settings: sampling options to test, each in a context of its own where there are enough.
+        num_samples: rounds for each setting.
+        seed: of the random numbers.
+        progress: told of the rounds run.
+    """
+    config = decoder.manifest.config
+    if config.acceptance == "greedy":
+        return CheckResult(_STAGE, SKIPPED, "rule greedy draws nothing")
+    if not config.exact:
+        detail = f"rule {config.acceptance} is approximate: its law is not the target's"
+        return CheckResult(_STAGE, SKIPPED, detail)
+    tests: list[LawTest] = []
+    for done, (context, setting) in enumerate(choose_contexts(decoder, contexts, settings)):
+        first = done * num_samples
+
+        def tick(rounds: int, first: int = first) -> None:
+            progress(_STAGE, first + rounds, num_samples * len(settings))
+
+        round_seed = seed + done * config.batch_size
+        blocks = repeat_round(decoder, contexts[context], setting, num_samples, round_seed, tick)
+        tests += law_tests(decoder, (context, contexts[context]), setting, blocks, seed)
+    return _conclude(tests, num_samples)
+
+
+def choose_contexts(
+    decoder: Decoder, contexts: Sequence[Sequence[int]], settings: Sequence[Setting]
+) -> list[tuple[int, Setting]]:
+    """A context for each setting: those with several likely next tokens, and no tie at a cut."""
+    logits = [decoder.next_logits(list(context)) for context in contexts]
+    usable = [i for i, context in enumerate(contexts) if len(context) > 1]
+    usable.sort(key=lambda i: abs(_entropy(logits[i]) - _WANTED_ENTROPY))
+    chosen: list[tuple[int, Setting]] = []
+    for setting in settings:
+        settled = [i for i in usable if _is_settled(logits[i], setting)]
+        taken = {index for index, _ in chosen}
+        unused = [i for i in settled if i not in taken]
+        chosen += [(i, setting) for i in (unused or settled)[:1]]
+    return chosen
+
+
+def repeat_round(
+    decoder: Decoder,
+    context: Sequence[int],
+    setting: Setting,
+    num_samples: int,
+    seed: int,
+    tick: Callable[[int], None],
+) -> NDArray[np.int64]:
+    """Blocks [num_samples, k + 1] of the round after `context`, -1 where a block had ended.
+
+    Nothing is committed, so each run of the round starts from the same rolled-back caches.
+    """
+    config = decoder.manifest.config
+    rows = min(config.batch_size, num_samples)
+    options = GenerationOptions(**setting._asdict())
+    seeds = [seed + row for row in range(rows)]
+    batch = Batch([list(context)] * rows, options, seeds, config.max_length)
+    rounds = Rounds(decoder.engine, decoder.manifest, batch)
+    blocks = np.zeros((num_samples, config.num_speculative_tokens + 1), dtype=np.int64)
+    for first in range(0, num_samples, rows):
+        rounds.run()
+        for row, emitted in enumerate(rounds.num_emitted.tolist()):
+            check_emitted(row, emitted, blocks.shape[1])
+        fresh = np.where(
+            np.arange(blocks.shape[1]) < rounds.num_emitted[:, None], rounds.output_tokens, -1
+        )
+        blocks[first : first + rows] = fresh[: num_samples - first]
+        tick(min(first + rows, num_samples))
+    return blocks
+
+
+def law_tests(
+    decoder: Decoder,
+    context: tuple[int, Sequence[int]],
+    setting: Setting,
+    blocks: NDArray[np.int64],
+    seed: int,
+) -> Iterator[LawTest]:
+    """Tests of the positions of `blocks` down the path of commonest tokens, while rounds last."""
+    rng = np.random.default_rng(seed)
+    path: list[int] = []
+    for position in range(blocks.shape[1]):
+        tokens = [*context[1], *path]
+        if len(blocks) < _FEWEST_ROUNDS or len(tokens) >= decoder.manifest.config.max_length:
+            return
+        logits = decoder.next_logits(tokens)
+        if not _is_settled(logits, setting):
+            return
+        law = _law(logits, setting)
+        drawn = _fill_in(blocks[:, position], law, rng)
+        counts = np.bincount(drawn, minlength=len(law))
+        found = chi_square(counts, law)
+        yield LawTest(context[0], setting, position, len(drawn), found.cells, *found[::2])
+        path.append(int(counts.argmax()))
+        blocks = blocks[drawn == path[-1]]
+
+
+def _conclude(tests: Sequence[LawTest], num_samples: int) -> CheckResult:
+    if not tests:
+        return CheckResult(_STAGE, SKIPPED, "no context of two tokens or more")
+    threshold = LEVEL / len(tests)
+    worst = min(tests, key=lambda test: test.p_value)
+    detail = (
+        f"{len(tests)} chi-square tests of {num_samples} rounds or less: smallest p "
+        f"{worst.p_value:.2g} (at least {threshold:.1e})"
+    )
+    if worst.p_value < threshold:
+        detail += f"; prompt {worst.context}, position {worst.position}, {_named(worst.setting)}"
+    figures = {
+        "level": LEVEL,
+        "threshold": threshold,
+        "samples": num_samples,
+        "tests": [{**asdict(test), "setting": test.setting._asdict()} for test in tests],
+    }
+    return CheckResult(_STAGE, verdict(worst.p_value >= threshold), detail, figures)
+
+
+def _law(logits: NDArray[np.float32], setting: Setting) -> NDArray[np.float32]:
+    sampling = Sampling(*(np.array([value]) for value in setting))
+    law: NDArray[np.float32] = process_logits(logits[None, None], sampling)[0, 0]
+    return law
+
+
+def _is_settled(logits: NDArray[np.float32], setting: Setting) -> bool:
+    """Whether rounding of the logits cannot decide which tokens top-k, top-p or min-p keep."""
+    if setting == Setting(setting.temperature):
+        return True
+    rng = np.random.default_rng(0)
+    kept = _law(logits, setting) > 0
+    for _ in range(_PROBES):
+        noise = rng.normal(0, _ROUNDING, logits.shape).astype(np.float32)
+        if ((_law(logits + noise, setting) > 0) != kept).any():
+            return False
+    return True
+
+
+def _fill_in(
+    tokens: NDArray[np.int64], law: NDArray[np.float32], rng: np.random.Generator
+) -> NDArray[np.int64]:
+    missing = tokens < 0
+    if not missing.any():
+        return tokens
+    exact = law.astype(np.float64)
+    filled = tokens.copy()
+    filled[missing] = rng.choice(len(law), size=int(missing.sum()), p=exact / exact.sum())
+    return filled
+
+
+def _entropy(logits: NDArray[np.float32]) -> float:
+    law = _law(logits, Setting()).astype(np.float64)
+    return float(-(law[law > 0] * np.log(law[law > 0])).sum())
+
+
+def _named(setting: Setting) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in setting._asdict().items())

@@ -1,0 +1,170 @@
+"""`spec-compile export`: two checkpoints to a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spec_compile.commands.compile_steps import CompileSteps
+from spec_compile.config import ACCEPTANCE_RULES, BACKENDS, DTYPES, FUSIONS, SpecConfig
+from spec_compile.errors import ConfigError
+
+if TYPE_CHECKING:
+    from spec_compile.passes.instruments import Timing
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of `export`."""
+    default = SpecConfig()
+    model = "preset (llama, small), local folder or hub id of the model"
+    parser.add_argument("--target", required=True, metavar="T", help=f"{model} whose law is kept")
+    parser.add_argument("--draft", required=True, metavar="D", help=f"{model} that proposes")
+    parser.add_argument(
+        "-o", "--output", required=True, metavar="DIR", help="folder to make; must not exist"
+    )
+    parser.add_argument(
+        "-k",
+        "--num-speculative-tokens",
+        type=int,
+        default=default.num_speculative_tokens,
+        metavar="K",
+        help="draft tokens a round (default %(default)s)",
+    )
+    parser.add_argument(
+        "--acceptance",
+        default=default.acceptance,
+        metavar="RULE",
+        help=_choices("acceptance rule", ACCEPTANCE_RULES),
+    )
+    parser.add_argument(
+        "--fusion",
+        default=default.fusion,
+        metavar="F",
+        help=_choices("verify: two engines a round; step: one", FUSIONS),
+    )
+    parser.add_argument(
+        "--backend", default=default.backend, metavar="B", help=_choices("engine", BACKENDS)
+    )
+    parser.add_argument(
+        "--dtype", default=default.dtype, metavar="TYPE", help=_choices("of weights", DTYPES)
+    )
+    parser.add_argument("--quantize", metavar="TYPE", help="not supported in this version")
+    parser.add_argument(
+        "--max-length",
+        type=int,
+        metavar="N",
+        help="tokens a row may hold (default 1024, or what the models were built for if less)",
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=int,
+        default=default.batch_size,
+        metavar="N",
+        help="most rows in one call (default %(default)s)",
+    )
+    parser.add_argument(
+        "--num-drafts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="draft sequences a round; 1 in this version",
+    )
+    parser.add_argument("--dump", metavar="DIR", help="write the program after every pass to DIR")
+    parser.add_argument(
+        "--verify-each", action="store_true", help="check the program after every pass"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile, and say what was written."""
+    config = _config(args)
+    _check_dump(args.dump, args.output)
+    start = time.perf_counter()
+    # Imported here: a wrong option is refused at once, without the seconds that torch takes.
+    from spec_compile.driver import compile, steps
+    from spec_compile.passes.instruments import Timing
+
+    timing = Timing()
+    with CompileSteps(steps(config), args) as progress:
+        folder = compile(
+            args.target,
+            args.draft,
+            args.output,
+            config,
+            dump=args.dump,
+            verify_each=args.verify_each,
+            progress=progress,
+            instruments=[timing],
+        )
+    report = _report(folder, time.perf_counter() - start, progress, timing)
+    if args.json:
+        sys.stdout.write(json.dumps(report, ensure_ascii=False) + "\n")
+    elif not args.quiet:
+        sys.stdout.write(summary(report) + "\n")
+    return 0
+
+
+def summary(report: dict[str, Any]) -> str:
+    """One line about a bundle that was written."""
+    return (
+        f"wrote {report['path']}: {len(report['files'])} files, {report['size'] / 1e6:.1f} MB, "
+        f"in {report['seconds']:.1f} s"
+    )
+
+
+def _report(folder: Path, seconds: float, progress: CompileSteps, timing: Timing) -> dict[str, Any]:
+    files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    return {
+        "path": str(folder),
+        "seconds": round(seconds, 3),
+        "size": sum(files.values()),
+        "files": files,
+        "steps": [
+            {"name": name, "seconds": round(seconds, 3)} for name, seconds in progress.finished
+        ],
+        "passes": [
+            {"name": name, "rewrites": rewrites, "ms": round(seconds * 1e3, 1)}
+            for name, rewrites, seconds in timing.rows
+        ],
+    }
+
+
+def _config(args: argparse.Namespace) -> SpecConfig:
+    if args.quantize is not None:
+        raise ConfigError(
+            f"--quantize {args.quantize} is not supported in this version, which keeps weights "
+            "as they are; leave it out"
+        )
+    if args.num_drafts != 1:
+        raise ConfigError(
+            f"--num-drafts {args.num_drafts} is not supported in this version, whose rules take "
+            "one draft sequence; leave it out or give 1"
+        )
+    return SpecConfig(
+        num_speculative_tokens=args.num_speculative_tokens,
+        acceptance=args.acceptance,
+        fusion=args.fusion,
+        backend=args.backend,
+        dtype=args.dtype,
+        max_length=args.max_length,
+        batch_size=args.batch_size,
+    )
+
+
+def _check_dump(dump: str | None, output: str) -> None:
+    if dump is None:
+        return
+    folder = Path(dump).resolve()
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"--dump {dump} is a file; give a folder")
+    if folder.is_relative_to(Path(output).resolve()):
+        raise ConfigError(f"--dump {dump} lies in the output folder; choose another one")
+
+
+def _choices(what: str, values: tuple[str, ...]) -> str:
+    return f"{what}; one of {', '.join(values)} (default %(default)s)"
