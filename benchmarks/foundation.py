@@ -3,7 +3,7 @@
     python benchmarks/foundation.py COMMAND [BUNDLE...] [--json]
 
 Prints a Markdown table to paste, or with --json every number behind it. Measure on a machine that
-does nothing else: the load average is printed with each table.
+does nothing else: the load average at the start is printed with each table.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ def build_parser() -> argparse.ArgumentParser:
     bundles = argparse.ArgumentParser(add_help=False)
     bundles.add_argument("bundles", nargs="+", type=Path, metavar="BUNDLE")
 
-    def add(name: str, repeat: int, text: str, *, takes_bundles: bool = True) -> Adder:
+    def add(name: str, repeat: int | None, text: str, *, takes_bundles: bool = True) -> Adder:
         parents = [common, bundles] if takes_bundles else [common]
         sub = commands.add_parser(name, parents=parents, help=text, description=text)
-        sub.add_argument("--repeat", type=int, default=repeat, help="default %(default)s")
+        if repeat is not None:
+            sub.add_argument("--repeat", type=int, default=repeat, help="default %(default)s")
         return sub.add_argument
 
     option = add("verify-cost", 300, "verify call, its tail cut off, and each sampling option")
@@ -49,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     option("--valid", type=int, default=128, help="cache entries in use (default %(default)s)")
     add("memory", 3, "peak memory and seconds to load, in fresh processes")
     add("package", 7, "import time and wheel size", takes_bundles=False)
-    option = add("identity", 1, "greedy tokens against target-only decoding")
+    option = add("identity", None, "greedy tokens against target-only decoding")
     option("--max-new-tokens", type=int, default=128, help="default %(default)s")
     option = add("speed", 5, "tokens per second, side by side")
     option("--max-new-tokens", type=int, default=128, help="default %(default)s")

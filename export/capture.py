@@ -1,8 +1,8 @@
 """Front end: a decoder-only `transformers` model to a graph with explicit caches.
 
-The model's own modelling code runs under torch.export. Three seams of `transformers` are used, none of
-them tied to an architecture: the attention interface (our attention is one node a layer), the mask
-interface (the model's own mask predicate, evaluated at per-row positions), and the cache object.
+The model's own modelling code runs under torch.export. Three seams of `transformers` are used, none
+of them tied to an architecture: the attention interface (our attention is one node a layer), the
+mask interface (the model's own mask predicate at per-row positions), and the cache object.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ IMPLEMENTATION = "spec_compile"
 # Arguments of the attention interface that the mask, the cache or inference mode already covers.
 _COVERED = frozenset(
     "position_ids cache cache_position use_cache output_attentions output_hidden_states is_causal "
-    "sliding_window dropout position_embeddings return_dict logits_to_keep num_items_in_batch".split()
+    "sliding_window dropout position_embeddings return_dict logits_to_keep "
+    "num_items_in_batch".split()
 )
 
 
@@ -141,7 +142,7 @@ def _layer_index(module: torch.nn.Module) -> int:
 
 
 def _mask(*, mask_function: Callable[..., Tensor], attention_mask: Any = None, **_: Any) -> Tensor:
-    """The model's own mask predicate at (row, head 0, position of the query, slot): [B, 1, T, S]."""
+    """The model's own mask predicate at (row, head 0, query position, slot): [B, 1, T, S]."""
     if attention_mask is not None:
         raise CaptureError("its masks depend on padding, which this capture does not use")
     run = _ACTIVE.get()
@@ -180,7 +181,7 @@ class _CachedModel(Composite):
         keys = [f"{self.prefix}key_cache.{i}" for i in range(self.num_layers)]
         values = [f"{self.prefix}value_cache.{i}" for i in range(self.num_layers)]
         tokens, lengths = tensors["tokens"], tensors["lengths"]
-        # Slots past max_length only ever hold tokens that are thrown away; position tables end there.
+        # Slots past max_length only hold tokens that are thrown away; position tables end there.
         positions = (lengths[:, None] + torch.arange(tokens.shape[1])).clamp(
             max=self.max_length - 1
         )
@@ -249,8 +250,9 @@ def _probe(model: PreTrainedModel, slots: int) -> dict[int, CacheShape]:
     layers = model.config.get_text_config().num_hidden_layers
     if sorted(run.shapes) != list(range(layers)):
         raise CaptureError(
-            f"{type(model).__name__} has {layers} layers but {len(run.shapes)} attend through the attention "
-            "interface; recurrent, convolutional and custom attention layers are not supported"
+            f"{type(model).__name__} has {layers} layers but {len(run.shapes)} attend through the "
+            "attention interface; recurrent, convolutional and custom attention layers are "
+            "not supported"
         )
     return run.shapes
 
@@ -263,4 +265,5 @@ def _forward(model: PreTrainedModel, tokens: Tensor, run: _Run) -> Tensor:
             cache=_PassThroughCache(run.slots),
             use_cache=True,
         )
-    return output.logits
+    logits: Tensor = output.logits
+    return logits

@@ -1,7 +1,7 @@
-"""Rewrite the few composite operators that tracing leaves, so that a graph need not be traced again.
+"""Rewrite the few composite operators that tracing leaves, so that nothing is traced again.
 
-torch.onnx.export decomposes a program by tracing it once more, which takes most of an export's time.
-Our graphs hold only a handful of operators that it has no translation for.
+torch.onnx.export decomposes a program by tracing it once more, which takes most of its time. Our
+graphs hold only a handful of operators that it has no translation for.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lower_branches(program: ExportedProgram) -> ExportedProgram:
 def as_core(program: ExportedProgram) -> ExportedProgram:
     """A copy whose `run_decompositions` gives back itself: there is nothing left to decompose."""
     core = copy.copy(program)
-    core.run_decompositions = lambda *_, **__: core  # type: ignore[method-assign]
+    core.run_decompositions = lambda *_, **__: core
     return core
 
 

@@ -80,7 +80,7 @@ class OnnxTranslator:
 def _translate(graph: Graph) -> ir.Model:
     try:
         return _export(core_program(graph))
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 (tried again below, where a failure is raised)
         # An operator outside the usual: let torch decompose it, which takes longer.
         logger.info("decomposing the graph: %s", first_line(error))
     try:

@@ -1,4 +1,4 @@
-"""How our own operators become ONNX: standard opset 24, and one function for the sampling branches."""
+"""How our own operators become ONNX: standard opset 24, and a function for sampling."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _process_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p
 
 @lru_cache(maxsize=1)
 def _register_schema() -> None:
-    """Tell the onnx package the signature of our function, which is inlined before anyone loads it."""
+    """Tell the onnx package the signature of our function, which is inlined in the end."""
     schema = onnx.defs.OpSchema
     inputs = [
         schema.FormalParameter(name, f"tensor({kind})")

@@ -1,4 +1,4 @@
-"""Weights of ONNX models: laid out for matrix products, and stored once for all graphs of a bundle."""
+"""Weights of ONNX models: laid out for matrix products, stored once for all graphs of a bundle."""
 
 from __future__ import annotations
 

@@ -13,10 +13,11 @@ _LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 
 def freeze_rope(model: PreTrainedModel, max_length: int) -> None:
-    """Fix frequencies that depend on the current length, when no length up to `max_length` moves them.
+    """Fix frequencies that depend on the length, when no length up to `max_length` moves them.
 
-    `transformers` recomputes `dynamic` and `longrope` frequencies once a sequence outgrows the original
-    context, which leaves cached keys rotated by other frequencies: no graph with a cache can follow.
+    `transformers` recomputes `dynamic` and `longrope` frequencies once a sequence outgrows the
+    original context, which leaves cached keys rotated by other frequencies: no graph with a cache
+    can follow.
 
     Raises:
         CaptureError: `max_length` goes past the original context.
@@ -29,14 +30,16 @@ def freeze_rope(model: PreTrainedModel, max_length: int) -> None:
                 f"export with --max-length {limit} or less"
             )
     for module in model.modules():
-        kind = getattr(module, "rope_type", None)
-        if isinstance(kind, str) and kind in _LENGTH_DEPENDENT:
-            module.rope_type = "default"
-        elif isinstance(kind, dict):
-            module.rope_type = {
-                layer: "default" if name in _LENGTH_DEPENDENT else name
-                for layer, name in kind.items()
-            }
+        rope_type: Any = getattr(module, "rope_type", None)
+        if isinstance(rope_type, str):
+            setattr(module, "rope_type", _fixed(rope_type))  # noqa: B010 (not a declared attribute)
+        elif isinstance(rope_type, dict):
+            fixed = {layer: _fixed(name) for layer, name in rope_type.items()}
+            setattr(module, "rope_type", fixed)  # noqa: B010 (not a declared attribute)
+
+
+def _fixed(rope_type: str) -> str:
+    return "default" if rope_type in _LENGTH_DEPENDENT else rope_type
 
 
 def _length_dependent(config: Any) -> Iterator[tuple[str, int]]:

@@ -25,10 +25,11 @@ from spec_compile.program import Composite, Graph, Program, TensorSpec, trace
 
 
 class VerifyAndAccept(Composite):
-    """One target forward over the new tokens and k draft tokens, and the acceptance of the drafts.
+    """One target forward over the new tokens and k draft tokens, and acceptance of the drafts.
 
-    Outputs `output_tokens` [B, k+1] int64 (-1 in the unused tail) and `num_emitted` [B] int64, 0 in a
-    row whose logits are not numbers. With k = 0 it is plain decoding, and also gives the last `logits`.
+    Outputs `output_tokens` [B, k+1] int64 (-1 in the unused tail) and `num_emitted` [B] int64, 0 in
+    a row whose logits are not numbers. With k = 0 it is plain decoding, and also gives the last
+    `logits` [B, 1, V] float32.
     """
 
     def __init__(

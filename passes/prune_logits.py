@@ -82,7 +82,7 @@ def _flattens_rows(node: Any) -> bool:
     if not isinstance(node, fx.Node) or node.target not in _FLATTENS:
         return False
     source, flat = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
-    return flat.dim() == 2 and flat.shape[-1] == source.shape[-1]
+    return bool(flat.dim() == 2 and flat.shape[-1] == source.shape[-1])
 
 
 def _is_pointwise(node: fx.Node) -> bool:

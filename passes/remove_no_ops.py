@@ -69,9 +69,9 @@ def _is_no_op(node: fx.Node) -> bool:
     if node.target is aten.slice.Tensor:
         return _is_full_slice(node)
     if node.target is aten.dropout.default:
-        return node.args[1] == 0.0 or node.args[2] is False
+        return bool(node.args[1] == 0.0 or node.args[2] is False)
     if node.target is aten.mul.Tensor:
-        return node.args[1] == 1.0
+        return bool(node.args[1] == 1.0)
     return node.target in _CANDIDATES
 
 
@@ -79,4 +79,4 @@ def _is_full_slice(node: fx.Node) -> bool:
     """A slice that keeps the shape starts at 0 and steps by 1, unless sizes say so by chance."""
     start = node.args[2] if len(node.args) > 2 else 0
     step = node.args[4] if len(node.args) > 4 else 1
-    return start in (0, None) and step == 1
+    return start in (0, None) and bool(step == 1)

@@ -26,7 +26,7 @@ def rewrite_graphs(program: Program, rewrite: Rewrite) -> PassResult:
 
 
 def insert_call(graph: fx.Graph, target: Any, args: tuple[Any, ...]) -> fx.Node:
-    """A new call at the graph's insert point, with the value metadata that tracing would give it."""
+    """A new call at the graph's insert point, with the metadata that tracing would give it."""
     node = graph.call_function(target, args)
     values = fx.map_arg(args, lambda argument: argument.meta["val"])
     node.meta["val"] = target(*values)
@@ -56,5 +56,6 @@ def write_in_place(graph: fx.Graph) -> Mismatch | None:
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
-            return Mismatch(f"{node.target} writes in place, so the graph stays as it is", node.name)
+            reason = f"{node.target} writes in place, so the graph stays as it is"
+            return Mismatch(reason, node.name)
     return None

@@ -24,7 +24,7 @@ def cache_inputs(graph: Graph) -> tuple[TensorSpec, ...]:
 
 
 def sampling_inputs(num_uniforms: int) -> tuple[TensorSpec, ...]:
-    """Sampling options per row and `uniforms` [B, num_uniforms]; nothing where no draw is needed."""
+    """Sampling options per row and `uniforms` [B, num_uniforms]; nothing where none is drawn."""
     if num_uniforms == 0:
         return ()
     return (

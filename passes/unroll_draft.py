@@ -27,8 +27,8 @@ from spec_compile.sampling import sample
 class DraftLoop(Composite):
     """Feeds `num_new` tokens to the draft model, then proposes k tokens.
 
-    Outputs `draft_tokens` [B, k] int64 and, when the rule uses them, `draft_probs` [B, k, V] float32:
-    exactly the law each token was drawn from.
+    Outputs `draft_tokens` [B, k] int64 and, when the rule uses them, `draft_probs` [B, k, V]
+    float32: exactly the law each token was drawn from.
     """
 
     def __init__(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import fx
@@ -34,12 +35,12 @@ def _inputs_match(graph: Graph) -> Iterator[str]:
 
 
 def _outputs_match(graph: Graph) -> Iterator[str]:
-    nodes = graph.nodes[-1].args[0]
-    if len(nodes) != len(graph.outputs):  # type: ignore[arg-type]
-        yield f"{len(nodes)} outputs but {len(graph.outputs)} entries in the tensor table"  # type: ignore[arg-type]
+    nodes = cast(Sequence[fx.Node], graph.nodes[-1].args[0])
+    if len(nodes) != len(graph.outputs):
+        yield f"{len(nodes)} outputs but {len(graph.outputs)} entries in the tensor table"
         return
-    for spec, node in zip(graph.outputs, nodes, strict=True):  # type: ignore[arg-type]
-        yield from _differences(spec, node.meta.get("val"))  # type: ignore[union-attr]
+    for spec, node in zip(graph.outputs, nodes, strict=True):
+        yield from _differences(spec, node.meta.get("val"))
 
 
 def _differences(spec: TensorSpec, value: object) -> Iterator[str]:

@@ -18,9 +18,9 @@ class SpecConfig:
     """Options of one compile.
 
     Args:
-        num_speculative_tokens: draft tokens per round (k), not counting the recovered or bonus token.
+        num_speculative_tokens: draft tokens per round (k), without the recovered or bonus token.
         acceptance: name of the acceptance rule.
-        fusion: `verify` (a draft engine and a verify engine) or `step` (one engine, one call a round).
+        fusion: `verify` (a draft and a verify engine) or `step` (one engine, one call a round).
         backend: engine to build for.
         dtype: type of weights, activations and caches.
         max_length: tokens a row may hold, prompt and output together; None takes the smaller of

@@ -1,8 +1,8 @@
 """Compose graphs by calling them: one node while tracing, spliced in afterwards.
 
-Tracing a model again for every graph that holds it costs seconds a time. A composition is therefore
-traced with one opaque node per call, and the callee's nodes are then copied in its place, with sizes
-rewritten to those of the call. Weights are shared.
+Tracing a model again for every graph that holds it costs seconds a time. A composition is
+therefore traced with one opaque node per call, and the callee's nodes are then copied in its
+place, with sizes rewritten to those of the call. Weights are shared.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 _CALLEES: ContextVar[dict[str, Graph]] = ContextVar("spec_compile_callees")
 
-_LIBRARY = torch.library.Library("spec_compile", "FRAGMENT")
-_LIBRARY.define("call_graph(str callee, Tensor[] inputs) -> Tensor[]")
+_LIBRARY = torch.library.Library("spec_compile", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define(  # type: ignore[no-untyped-call]
+    "call_graph(str callee, Tensor[] inputs) -> Tensor[]"
+)
 
 
-@torch.library.register_fake("spec_compile::call_graph", lib=_LIBRARY)
+@torch.library.register_fake(  # type: ignore[untyped-decorator]
+    "spec_compile::call_graph", lib=_LIBRARY
+)
 def _call_graph_shapes(callee: str, inputs: list[Tensor]) -> list[Tensor]:
     graph = _CALLEES.get()[callee]
     sizes = _free_sizes(graph, inputs)
@@ -131,7 +135,7 @@ class _Splicer:
         source = node.args[0] if node.args else None
         if isinstance(source, fx.Node) and source.target is _CALL_GRAPH:
             outputs = self._outputs_of(source)
-            self.copies[node] = outputs[node.args[1]]  # type: ignore[index]
+            self.copies[node] = outputs[cast(int, node.args[1])]
             return
         self.copies[node] = self.graph.node_copy(node, lambda n: self.copies[n])
 
@@ -143,14 +147,14 @@ class _Splicer:
         return found
 
     def _splice(self, call: fx.Node) -> Sequence[fx.Node]:
-        key, inputs = str(call.args[0]), call.args[1]
+        key, inputs = str(call.args[0]), cast(Sequence[fx.Node], call.args[1])
         graph = self.callees[key]
-        arguments = [self.copies[node] for node in inputs]  # type: ignore[union-attr]
+        arguments = [self.copies[node] for node in inputs]
         copies = self._bind(graph, key, arguments)
         sizes = self._size_map(graph, arguments)
         for node in graph.exported.graph.nodes:
             if node.op == "output":
-                return [copies[value] for value in node.args[0]]
+                return [copies[value] for value in cast(Sequence[fx.Node], node.args[0])]
             if node not in copies:
                 copies[node] = self.graph.node_copy(node, lambda n: copies[n])
                 copies[node].meta["val"] = self._like(node.meta.get("val"), sizes)

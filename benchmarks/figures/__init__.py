@@ -1,1 +1,1 @@
-"""The measurements behind `docs/benchmarks.md`, one a file; `benchmarks/foundation.py` runs them."""
+"""The measurements behind `docs/benchmarks.md`, one a file; `foundation.py` runs them."""

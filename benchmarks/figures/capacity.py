@@ -31,9 +31,9 @@ def capacity(folders: list[Path], valid: int, repeat: int, num_threads: int | No
     calls, slots, copies = {}, {}, {}
     for folder in folders:
         decoder = load(folder, num_threads=num_threads)
+        arrays = verify_arrays(decoder, long_context(decoder, valid + 1, 0), num_threads)
         graph = decoder.manifest.graphs["verify"]
         path = decoder.bundle.path(graph.file)
-        arrays = verify_arrays(decoder, long_context(decoder, valid + 1, 0), num_threads)
         call = GraphCall(path, path.parent, num_threads)
         calls[str(folder)] = call.bind(arrays, verify_outputs(decoder, arrays))
         slots[str(folder)] = graph.caches[0].shape[2]

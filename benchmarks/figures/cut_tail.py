@@ -13,9 +13,9 @@ def cut_tail(path: Path, vocab_size: int, cache_outputs: list[str]) -> tuple[byt
     """Cut a verify graph behind its head.
 
     The head is the last matrix product with a weight that has `vocab_size` among its sizes. The
-    graph's outputs become the caches and the head's output [k + 1, V]; whatever only the old outputs
-    needed (sampling transforms, acceptance, and the inputs they read) is removed. Weights stay
-    external, in the files beside `path`.
+    graph's outputs become the caches and the head's output [k + 1, V]; whatever only the old
+    outputs needed (sampling transforms, acceptance, and the inputs they read) is removed. Weights
+    stay external, in the files beside `path`.
 
     Args:
         path: the ONNX file.
@@ -53,7 +53,7 @@ def _head_output(graph: onnx.GraphProto, vocab_size: int) -> str:
     for node in reversed(graph.node):
         shapes = [sizes[name] for name in node.input if name in sizes]
         if node.op_type in _HEADS and any(vocab_size in shape for shape in shapes):
-            return node.output[0]
+            return str(node.output[0])
     raise SystemExit(f"{graph.name}: no matrix product with {vocab_size} columns was found")
 
 

@@ -84,8 +84,13 @@ def verify_arrays(decoder: Decoder, context: Sequence[int], num_threads: int | N
 
     The caches hold `context` but its last token, which is the call's new token; the draft tokens
     and laws are the draft model's own after it, at temperature 1.
+
+    Raises:
+        SystemExit: a bundle of another fusion.
     """
     manifest = decoder.manifest
+    if manifest.config.fusion != "verify":
+        raise SystemExit(f"{decoder.bundle.folder}: needs a bundle of fusion verify")
     graph = manifest.graphs["verify"]
     options = GenerationOptions(temperature=1.0)
     batch = Batch([list(context)], options, [0], manifest.config.max_length)

@@ -24,7 +24,7 @@ def identity(folders: list[Path], max_new_tokens: int, num_threads: int | None) 
         rows.append([folder.name, *counts])
     columns = ["bundle", "prompts", "tokens compared", "mismatches", "near ties (margin < 1e-4)"]
     title = (
-        f"Greedy tokens against target-only decoding, {max_new_tokens} tokens a prompt, each prompt "
-        "alone and in a batch"
+        f"Greedy tokens against target-only decoding, {max_new_tokens} tokens a prompt, each "
+        "prompt alone and in a batch"
     )
     return Figure(title, columns, rows, data, num_threads)

@@ -12,6 +12,7 @@ import numpy as np
 from spec_compile.benchmarking.machine import describe_machine, versions
 
 Cell = str | int | float
+_LOAD_AT_START = describe_machine(None)["load_average"]  # later, the measurement itself is in it
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Figure:
     machine: dict[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "machine", describe_machine(self.num_threads))
+        machine = {**describe_machine(self.num_threads), "load_average": _LOAD_AT_START}
+        object.__setattr__(self, "machine", machine)
 
     def to_json(self) -> str:
         """One JSON object."""
@@ -58,7 +60,7 @@ class Figure:
         yield ""
         yield (
             f"{machine['cpu']}, {machine['usable_cores']} cores, threads: {machine['num_threads']}"
-            f", load average {'unknown' if load is None else f'{load:.1f}'}; "
+            f", load average at start {'unknown' if load is None else f'{load:.1f}'}; "
             + ", ".join(f"{name} {version}" for name, version in versions().items())
         )
 

@@ -16,7 +16,7 @@ from benchmarks.figures.graph_calls import (
     verify_arrays,
     verify_outputs,
 )
-from benchmarks.figures.report import Figure, percentiles
+from benchmarks.figures.report import Cell, Figure, percentiles
 from spec_compile.benchmarking.machine import usable_cores
 from spec_compile.checking.contexts import long_context
 from spec_compile.runtime.api import Decoder, load
@@ -45,9 +45,9 @@ def verify_cost(folder: Path, valid: int, repeat: int, num_threads: int | None) 
         num_threads: threads of one call.
     """
     decoder = load(folder, num_threads=num_threads)
+    arrays = verify_arrays(decoder, long_context(decoder, valid + 1, 0), num_threads)
     graph = decoder.manifest.graphs["verify"]
     path = decoder.bundle.path(graph.file)
-    arrays = verify_arrays(decoder, long_context(decoder, valid + 1, 0), num_threads)
     whole = GraphCall(path, path.parent, num_threads)
     calls = {_CUT: _cut_call(decoder, arrays, num_threads)}
     for name, options in SETTINGS.items():
@@ -58,7 +58,7 @@ def verify_cost(folder: Path, valid: int, repeat: int, num_threads: int | None) 
     bandwidth = read_bandwidth(num_threads or usable_cores())
     bound = 1000.0 * weights / bandwidth
     base = percentiles(measured[_CUT])[1]
-    rows = [
+    rows: list[list[Cell]] = [
         [name, *(f"{ms:.2f}" for ms in percentiles(times)), percentiles(times)[1] / base]
         for name, times in measured.items()
     ]

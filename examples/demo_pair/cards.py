@@ -8,6 +8,10 @@ from examples.demo_pair.quality import Figures
 from examples.demo_pair.training import Schedule
 
 _CARD = """\
+---
+license: psf-2.0
+---
+
 # `{name}`: the demonstration {role} of spec-compile
 
 {about}

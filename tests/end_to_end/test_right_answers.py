@@ -140,11 +140,11 @@ def test_rows_of_a_batch_behave_like_separate_runs(
 
 @pytest.mark.parametrize("draft,config", [FAST[0], FAST[3]])
 def test_caches_after_mixed_rounds_are_those_of_a_fresh_prefill(
-    bundles: Bundles, reference: PreTrainedModel, draft: str, config: SpecConfig
+    bundles: Bundles, draft: str, config: SpecConfig
 ) -> None:
     """Right answer 5, on the caches themselves: rollback leaves what a prefill would have made."""
     decoder = bundles(draft, config)
-    loop = ContractLoop(decoder.bundle.root, num_threads=1)
+    loop = ContractLoop(decoder.bundle.folder, num_threads=1)
     prompts = [prompt_of(length, seed=length) for length in (1, 5, 3)]
     loop.start(prompts, temperature=1.5)
     counts: set[int] = set()
