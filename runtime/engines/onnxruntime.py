@@ -19,7 +19,7 @@ from spec_compile.runtime.loader import Bundle
 from spec_compile.runtime.onnx_file import check_external_files
 
 _LOG = logging.getLogger(__name__)
-_ERRORS_ONLY = 3
+_FATAL_ONLY = 4
 # Manifest dtype -> (ONNX element type, NumPy type of the buffer, ONNX Runtime's name).
 # NumPy has no bfloat16: its buffers hold the raw 16 bits.
 _ELEMENT_TYPES: Mapping[str, tuple[int, str, str]] = {
@@ -45,14 +45,15 @@ class OnnxRuntimeEngine:
     Args:
         bundle: an opened bundle.
         num_threads: threads of one graph call; None takes one per physical core.
-        log_severity: least severe message of ONNX Runtime to print (2 warnings, 3 errors).
+        log_severity: least severe message of ONNX Runtime to print (2 warnings, 4 none
+            but fatal ones: errors are raised).
 
     Raises:
         BackendError: onnxruntime is not installed.
     """
 
     def __init__(
-        self, bundle: Bundle, *, num_threads: int | None = None, log_severity: int = _ERRORS_ONLY
+        self, bundle: Bundle, *, num_threads: int | None = None, log_severity: int = _FATAL_ONLY
     ) -> None:
         self._ort = _import_onnxruntime()
         self._bundle = bundle
@@ -127,6 +128,8 @@ def _session_options(ort: Any, num_threads: int | None, log_severity: int) -> An
     # Idle threads of one session spin on the cores that the next session's run needs: let them
     # spin inside a run only (without any spinning a small model is a half slower).
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Probabilities that underflow would make a softmax several times slower.
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     return options
