@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from spec_compile.acceptance import RULES
+from spec_compile.runtime.engines.onnxruntime import session_options
 from spec_compile.sampling import Sampling, process_logits
 
 # temperature, top_k, top_p, min_p; the peaked laws have most of their mass on a few tokens.
@@ -85,9 +86,7 @@ def build(vocab_size: int, k: int) -> bytes:
 
 def open_session(model: bytes, threads: int, profile: str | None) -> Any:
     """An ONNX Runtime CPU session over `model`."""
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 3
+    options = session_options(ort, threads)
     if profile:
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(tempfile.mkdtemp()) / "tail")

@@ -17,6 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from spec_compile.errors import CaptureError, CheckpointError
 from spec_compile.export.capture import IMPLEMENTATION
+from spec_compile.json_fields import is_plain
 from spec_compile.presets import PRESETS, resolve_preset
 from spec_compile.program import first_line
 
@@ -47,7 +48,7 @@ class Checkpoint:
     @property
     def name(self) -> str:
         """What a bundle calls the model: of a local path, only the end."""
-        return self.folder.resolve().name if Path(self.source).is_dir() else self.source
+        return _plain(self.folder.resolve().name if Path(self.source).is_dir() else self.source)
 
     @property
     def max_length(self) -> int | None:
@@ -63,7 +64,7 @@ class Checkpoint:
         if len(header) < 3 or header[0].strip():
             return None
         lines = [line for line in header[1].splitlines() if line.startswith("license:")]
-        return lines[0].removeprefix("license:").strip() or None if lines else None
+        return _plain(lines[0].removeprefix("license:").strip()) or None if lines else None
 
 
 def open_checkpoint(source: str) -> Checkpoint:
@@ -203,6 +204,11 @@ def _token_ids(folder: Path, config: Any, name: str) -> tuple[int, ...]:
     if not all(type(index) is int for index in ids):
         raise CheckpointError(f"{folder} has {name} {found!r}, which is no token id")
     return tuple(ids)
+
+
+def _plain(text: str) -> str:
+    """`text` as a manifest takes it, without what no terminal shows."""
+    return "".join(char if is_plain(char) else "?" for char in text)
 
 
 def _find(source: str) -> Path:

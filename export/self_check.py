@@ -16,8 +16,16 @@ _KEPT = (6, 3)
 _TOLERANCE = 1e-3
 
 
-def check_capture(model: PreTrainedModel, graph: Graph, vocab_size: int) -> float:
+def check_capture(
+    model: PreTrainedModel, graph: Graph, *, vocab_size: int, max_length: int
+) -> float:
     """Compare cached, ragged, rolled-back calls of `graph` with full forwards of `model`.
+
+    Args:
+        model: what `graph` was captured from.
+        graph: the captured graph.
+        vocab_size: token ids below it are tried.
+        max_length: tokens a row may hold; positions behind it mean nothing.
 
     Returns:
         The largest difference of logits, relative to the largest logit.
@@ -26,8 +34,7 @@ def check_capture(model: PreTrainedModel, graph: Graph, vocab_size: int) -> floa
         CaptureError: they differ, so some feature of the model was not captured.
     """
     generator = torch.Generator().manual_seed(0)
-    slots = next(int(spec.shape[2]) for spec in graph.inputs if spec.is_cache)
-    prefix, block = _sizes(slots)
+    prefix, block = _sizes(max_length)
     tokens = torch.randint(vocab_size, (2, prefix + block), generator=generator)
     kept = [min(keep, prefix) for keep in _KEPT]
     with torch.no_grad():
@@ -42,9 +49,9 @@ def check_capture(model: PreTrainedModel, graph: Graph, vocab_size: int) -> floa
     return error
 
 
-def _sizes(slots: int) -> tuple[int, int]:
-    block = min(_BLOCK, max(1, slots // 3))
-    return min(_PREFIX, slots - block), block
+def _sizes(max_length: int) -> tuple[int, int]:
+    block = min(_BLOCK, max(1, max_length // 3))
+    return min(_PREFIX, max_length - block), block
 
 
 def _captured_logits(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Unpack, cast, overload
@@ -10,7 +11,7 @@ from typing import Any, Generic, TypeVar, Unpack, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_compile.errors import ConfigError, GenerationError, SpecCompileError
+from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime import decoder
 from spec_compile.runtime.engine import Engine, open_engine
@@ -18,6 +19,7 @@ from spec_compile.runtime.loader import Bundle, open_bundle
 from spec_compile.runtime.requests import (
     GenerationOptions,
     Options,
+    check_num_threads,
     check_options,
     check_prompt,
     parse_options,
@@ -62,12 +64,14 @@ class GenerationResult:
 class Stream(Generic[Piece]):
     """An output on its way: iterate for its pieces, `close` (or leave a `with`) to cancel.
 
-    A round is computed when the pieces of the last one have been taken, not before.
+    A round is computed when the pieces of the last one have been taken, not before. Threads may
+    share a stream, each piece goes to one of them; any thread may close it.
     """
 
     def __init__(self, pieces: Iterator[Piece], row: Row, seed: int, prompt_length: int) -> None:
         self._pieces: Iterator[Piece] = pieces
         self._row = row
+        self._lock = threading.RLock()
         self._seed, self._prompt_length = seed, prompt_length
 
     def __iter__(self) -> Stream[Piece]:
@@ -75,8 +79,11 @@ class Stream(Generic[Piece]):
 
     def __next__(self) -> Piece:
         try:
-            return next(self._pieces)
-        except SpecCompileError:
+            with self._lock:
+                return next(self._pieces)
+        except StopIteration:
+            raise
+        except BaseException:  # also an interrupt: the generation cannot go on after it
             self._row.cancel()
             raise
 
@@ -206,10 +213,7 @@ class Decoder:
             GenerationError: a prompt that cannot be served.
         """
         token_ids = self._encode(prompt, GenerationOptions())
-        logits: NDArray[np.float32] = decoder.next_logits(self.engine, self.manifest, [token_ids])[
-            0
-        ]
-        return logits
+        return decoder.next_logits(self.engine, self.manifest, token_ids)
 
     def _parse(self, method: str, options: Options) -> GenerationOptions:
         parsed = parse_options(method, options)
@@ -282,10 +286,10 @@ def load(
     Raises:
         ArtifactError: the bundle is missing, damaged, unsafe, or of a newer version.
         BackendError: the engine's package is not installed.
-        ConfigError: `num_threads` is no positive number.
+        ConfigError: `num_threads` is no whole number of 1 to 1,024.
     """
-    if num_threads is not None and num_threads < 1:
-        raise ConfigError(f"num_threads={num_threads} must be at least 1")
+    if num_threads is not None:
+        check_num_threads(num_threads)
     bundle = open_bundle(path, verify_hash=verify_hash)
     engine = open_engine(bundle, num_threads=num_threads)
     return Decoder(bundle, engine, load_tokenizer(bundle))

@@ -64,16 +64,14 @@ class Batch:
             generator.random(dtype=np.float32, out=uniforms[row])
 
 
-class PromptFeed:
+def prompt_feed(batch: Batch) -> dict[str, NDArray[np.int64]]:
     """`tokens`, `num_new` and `lengths` of the first call: whole prompts, padded to the longest."""
-
-    def __init__(self, batch: Batch) -> None:
-        width = int(batch.prompt_lengths.max())
-        self.buffers = {
-            "tokens": np.ascontiguousarray(batch.history[:, :width]),
-            "num_new": batch.prompt_lengths.copy(),
-            "lengths": np.zeros_like(batch.prompt_lengths),
-        }
+    width = int(batch.prompt_lengths.max())
+    return {
+        "tokens": np.ascontiguousarray(batch.history[:, :width]),
+        "num_new": batch.prompt_lengths.copy(),
+        "lengths": np.zeros_like(batch.prompt_lengths),
+    }
 
 
 class WindowFeed:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_compile.errors import GenerationError
+from spec_compile.errors import ArtifactError, BackendError, GenerationError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime.batch import Batch
 from spec_compile.runtime.engine import Engine
@@ -37,7 +37,9 @@ def decode(rounds: Rounds, batch: Batch, rows: Sequence[Row]) -> Iterator[None]:
         milliseconds = 1000.0 * (time.perf_counter() - started)
         for row in running:
             check_emitted(row, counts[row], len(blocks[row]))
-            kept = rows[row].accept(blocks[row][: counts[row]], milliseconds)
+            block = blocks[row][: counts[row]]
+            check_tokens(block, rounds.vocab_size)
+            kept = rows[row].accept(block, milliseconds)
             batch.commit(row, kept)
             if rows[row].finished:
                 batch.retire(row)
@@ -61,10 +63,21 @@ def start(
     options: GenerationOptions,
     seeds: Sequence[int],
 ) -> Generation:
-    """Set up one generation of at most `batch_size` checked prompts; nothing is computed yet."""
+    """Set up one generation of at most `batch_size` checked prompts; nothing is computed yet.
+
+    Raises:
+        ArtifactError: a graph is damaged.
+        BackendError: the engine cannot load a graph, or the caches do not fit into memory.
+    """
     capacity = manifest.config.max_length
-    batch = Batch(prompts, options, seeds, capacity)
-    rounds = Rounds(engine, manifest, batch, speculative=options.speculative)
+    try:
+        batch = Batch(prompts, options, seeds, capacity)
+        rounds = Rounds(engine, manifest, batch, speculative=options.speculative)
+    except MemoryError as error:
+        raise BackendError(
+            f"not enough memory for {len(prompts)} rows of {capacity} tokens; give fewer prompts, "
+            "or export with a smaller --max-length"
+        ) from error
     rows = []
     for prompt in prompts:
         room = capacity - len(prompt)
@@ -81,14 +94,12 @@ def start(
     return Generation(tuple(rows), decode(rounds, batch, rows))
 
 
-def next_logits(
-    engine: Engine, manifest: Manifest, prompts: Sequence[Sequence[int]]
-) -> NDArray[np.float32]:
-    """The target's logits [B, V] for the token after each prompt, by a fresh prefill."""
-    batch = Batch(prompts, GenerationOptions(), [0] * len(prompts), manifest.config.max_length)
+def next_logits(engine: Engine, manifest: Manifest, prompt: Sequence[int]) -> NDArray[np.float32]:
+    """The target's logits [V] for the token after `prompt`, by a fresh prefill."""
+    batch = Batch([prompt], GenerationOptions(), [0], manifest.config.max_length)
     rounds = Rounds(engine, manifest, batch, speculative=False, with_logits=True)
     rounds.run()
-    logits: NDArray[np.float32] = rounds.buffers["logits"][:, 0]
+    logits: NDArray[np.float32] = rounds.buffers["logits"][0, 0]
     return logits
 
 
@@ -104,4 +115,20 @@ def check_emitted(row: int, num_emitted: int, most: int) -> None:
             "cannot serve this prompt; check the checkpoint, or export with --dtype float32"
         )
     if not 0 < num_emitted <= most:
-        raise GenerationError(f"the engine reports {num_emitted} emitted tokens of {most}")
+        raise GenerationError(
+            f"the engine reports {num_emitted} emitted tokens of {most}; export the bundle again"
+        )
+
+
+def check_tokens(block: Sequence[int], vocab_size: int) -> None:
+    """Refuse tokens that no model of this vocabulary emits: a graph of other numbers than ours.
+
+    Raises:
+        ArtifactError: naming the token.
+    """
+    for token in block:
+        if not 0 <= token < vocab_size:
+            raise ArtifactError(
+                f"the engine emitted token id {token}, outside the vocabulary 0..{vocab_size - 1}; "
+                "export the bundle again"
+            )

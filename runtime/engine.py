@@ -58,5 +58,6 @@ def open_engine(bundle: Bundle, *, num_threads: int | None = None) -> Engine:
 
         return OnnxRuntimeEngine(bundle, num_threads=num_threads)
     raise BackendError(
-        f"the bundle was exported for {backend!r}; this spec-compile runs: onnxruntime"
+        f"the bundle was exported for {backend!r}, this spec-compile runs onnxruntime alone; "
+        "upgrade it, or export with --backend onnxruntime"
     )

@@ -66,7 +66,7 @@ def _read_manifest(root: Path) -> str:
         if not path.is_file():
             raise ArtifactError(f"{root}: not a bundle, it has no {MANIFEST_FILE}")
         if path.stat().st_size > _MAX_MANIFEST_BYTES:
-            raise ArtifactError(f"{path}: too large for a manifest")
+            raise ArtifactError(f"{path}: too large for a manifest; export the bundle again")
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise ArtifactError(f"{path}: is not UTF-8 text; export the bundle again") from error

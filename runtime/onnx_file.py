@@ -108,6 +108,8 @@ def _length_fields(data: mmap.mmap, start: int, end: int) -> Iterator[tuple[int,
     position = start
     while position < end:
         key, position = _varint(data, position)
+        if key >> 32:  # other readers drop these bits, and would see another field
+            raise ValueError("field number too large")
         wire_type = key & 7
         if wire_type == _BYTES:
             length, position = _varint(data, position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
@@ -16,6 +16,9 @@ from spec_compile.manifest import Manifest
 
 _SEED_BITS = 48  # below 2**53, so that every JSON reader keeps a reported seed exactly
 _MAX_TOP_K = 2**62
+_MAX_THREADS = 1024
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)  # what a graph takes
+_LONGEST_VALUE = 60  # characters of a refused value that a message shows
 
 
 class Options(TypedDict, total=False):
@@ -71,8 +74,13 @@ class GenerationOptions:
         _require(temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
         _require(0 < _real("top_p", self.top_p) <= 1, "top_p", self.top_p, "in (0, 1]")
         _require(0 <= _real("min_p", self.min_p) < 1, "min_p", self.min_p, "in [0, 1)")
+        wanted = "a non-empty string or a list of them"
+        _require(isinstance(self.stop, str | Sequence | Set), "stop", self.stop, wanted)
         for stop in self.stops:
-            _require(_is_text(stop), "stop", stop, "a non-empty string or a list of them")
+            _require(_is_text(stop), "stop", stop, wanted)
+        for name in ("ignore_eos", "speculative", "chat"):
+            value = getattr(self, name)
+            _require(isinstance(value, bool | np.bool_), name, value, "True or False")
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -87,7 +95,8 @@ class GenerationOptions:
         """
         if self.seed is None:
             return tuple(secrets.randbits(_SEED_BITS) for _ in range(num_rows))
-        if isinstance(self.seed, Sequence | np.ndarray):
+        # An array without dimensions is a number.
+        if isinstance(self.seed, Sequence | np.ndarray) and getattr(self.seed, "ndim", 1) > 0:
             if len(self.seed) != num_rows:
                 raise ConfigError(
                     f"seed has {len(self.seed)} values for {num_rows} prompts; give one a prompt"
@@ -131,6 +140,8 @@ def check_prompt(prompt: Iterable[Any], manifest: Manifest) -> list[int]:
         GenerationError: empty, not ids of this vocabulary, or without room for one new token.
     """
     try:
+        if isinstance(prompt, bytes | bytearray | memoryview | Mapping | Set):
+            raise TypeError("not a list")
         token_ids = [_index(token) for token in prompt]
     except TypeError as error:
         raise GenerationError("a prompt is a text or a list of whole token ids") from error
@@ -155,9 +166,22 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
+def check_num_threads(num_threads: Any) -> None:
+    """Refuse a number of threads that no engine can start.
+
+    Raises:
+        ConfigError: not a whole number of 1 to 1,024.
+    """
+    wanted = f"a whole number of 1 to {_MAX_THREADS}"
+    try:
+        _require(1 <= _index(num_threads) <= _MAX_THREADS, "num_threads", num_threads, wanted)
+    except TypeError:
+        _require(False, "num_threads", num_threads, wanted)
+
+
 def _index(value: Any) -> int:
     if isinstance(value, bool | str | bytes):
-        raise TypeError("not a token id")
+        raise TypeError("not a whole number")
     return operator.index(value)
 
 
@@ -171,14 +195,24 @@ def _whole(name: str, value: Any, *, minimum: int, maximum: float = math.inf) ->
 
 
 def _real(name: str, value: Any) -> float:
+    no_number = isinstance(value, bool | np.bool_ | str | bytes | bytearray)
     try:
-        number = math.nan if isinstance(value, bool | str) else float(value)
+        number = math.nan if no_number else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    _require(math.isfinite(number), name, value, "a finite number")
+    _require(abs(number) <= _LARGEST_FLOAT, name, value, "a finite number of float32")
     return number
 
 
 def _require(condition: bool, name: str, value: object, wanted: str) -> None:
     if not condition:
-        raise ConfigError(f"{name}={value!r} must be {wanted}")
+        raise ConfigError(f"{name}={_shown(value)} must be {wanted}")
+
+
+def _shown(value: object) -> str:
+    """A refused value on one short line."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # a whole number of more digits than Python prints
+        text = f"a number of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

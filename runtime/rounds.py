@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from spec_compile.graph_contract import GRAPHS_OF_FUSION
 from spec_compile.manifest import GraphSpec, Manifest
-from spec_compile.runtime.batch import Batch, PromptFeed, WindowFeed
+from spec_compile.runtime.batch import Batch, WindowFeed, prompt_feed
 from spec_compile.runtime.engine import Engine, Run
 
 # Tokens that a later call feeds again. A draft model proposes k tokens but reads only k - 1 of
@@ -36,6 +36,7 @@ class Rounds:
         output_tokens: [B, k + 1] int64, what the last round emitted, -1 in the unused tail.
         num_emitted: [B] int64, 1..k + 1, or 0 where the logits held NaN or infinity.
         num_speculative_tokens: k, or 0 for the target alone.
+        vocab_size: every token is below it.
     """
 
     output_tokens: NDArray[np.int64]
@@ -53,6 +54,7 @@ class Rounds:
         fused = [name for name in GRAPHS_OF_FUSION[manifest.config.fusion] if name != "target"]
         names = fused if speculative else ["target"]
         self.num_speculative_tokens = manifest.config.num_speculative_tokens if speculative else 0
+        self.vocab_size = manifest.vocab_size
         self._batch = batch
         self.buffers: dict[str, Any] = dict(batch.sampling)
         self._uniforms = _Uniforms([manifest.graphs[name] for name in names], batch)
@@ -84,7 +86,7 @@ class _Call:
         caches = {c.name: engine.zeros(_shape(c.shape, rows), c.dtype) for c in graph.caches}
         self._buffers = buffers | caches
         self._feed: WindowFeed | None = None
-        self._run: Run = self._bind(PromptFeed(batch).buffers)
+        self._run: Run = self._bind(prompt_feed(batch))
 
     def run(self) -> None:
         if self._feed is not None:

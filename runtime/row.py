@@ -78,6 +78,8 @@ class Row:
         Returns:
             The tokens kept: the whole block, or less when the row is now finished.
         """
+        if self.finish_reason != RUNNING:  # another thread closed the stream during the round
+            return block[:0]
         kept = 0
         for token in block:
             self.token_ids.append(token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -109,7 +110,7 @@ class GenerationStats:
     def ttft_ms(self) -> float:
         """Time to first token: the first round's time; of pooled rows, the median."""
         firsts = [r.milliseconds for r in self.rounds if r.is_first]
-        return Percentiles.of(firsts, [1] * len(firsts)).median
+        return statistics.median(firsts) if firsts else 0.0
 
     @property
     def tpot_ms(self) -> Percentiles:
@@ -122,7 +123,7 @@ class GenerationStats:
 
     @property
     def tokens_per_second(self) -> float:
-        """num_emitted_tokens / wall_ms, the prompt's call included."""
+        """1000 * num_emitted_tokens / wall_ms, the prompt's call included."""
         return 1000.0 * self.num_emitted_tokens / self.wall_ms if self.wall_ms > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from spec_compile.errors import ArtifactError, GenerationError
 from spec_compile.runtime.loader import Bundle
 
 if TYPE_CHECKING:
+    from jinja2 import Environment, Template
     from tokenizers import Tokenizer
 
 _TOKENIZER, _SETTINGS, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 Message = Mapping[str, Any]
+_LONGEST_REASON = 300
 
 
 class BundleTokenizer:
@@ -36,12 +40,22 @@ class BundleTokenizer:
         self._specials = {token.content: id_ for id_, token in added.items() if token.special}
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`, with the tokenizer's own special tokens around it when asked."""
-        return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+        """Token ids of `text`, with the tokenizer's own special tokens around it when asked.
+
+        Raises:
+            GenerationError: the tokenizer has no ids for it, or it is not Unicode text.
+        """
+        with _explained("encode this text"):
+            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of `token_ids`, special tokens left out."""
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+        """Text of `token_ids`, special tokens left out.
+
+        Raises:
+            GenerationError: the tokenizer's decoder fails.
+        """
+        with _explained("decode the output"):
+            return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
 
     def special_token_id(self, text: str) -> int | None:
         """The id of the special token spelled `text`, or None."""
@@ -58,7 +72,22 @@ class BundleTokenizer:
         """
         if self._chat_template is None:
             raise GenerationError("this bundle has no chat template; pass a plain prompt")
-        return _render(self._chat_template, messages, self._special_names)
+        try:
+            return self._template.render(
+                messages=list(messages), add_generation_prompt=True, **self._special_names
+            )
+        except GenerationError:
+            raise
+        except Exception as error:  # a template can divide by zero as any program can
+            raise GenerationError(
+                f"the chat template cannot render the messages: {_one_line(error)}"
+            ) from error
+
+    @cached_property
+    def _template(self) -> Template:
+        """Compiled once: that takes far longer than a rendering."""
+        assert self._chat_template is not None
+        return _sandbox().from_string(self._chat_template)
 
 
 def load_tokenizer(bundle: Bundle) -> BundleTokenizer | None:
@@ -75,7 +104,9 @@ def load_tokenizer(bundle: Bundle) -> BundleTokenizer | None:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises bare Exception
-        raise ArtifactError(f"{path}: is no tokenizer: {error}") from error
+        raise ArtifactError(
+            f"{path}: is no tokenizer ({error}); export the bundle again"
+        ) from error
     settings = _read_settings(bundle)
     return BundleTokenizer(tokenizer, _special_names(settings), _read_template(bundle, settings))
 
@@ -87,15 +118,21 @@ def _read_settings(bundle: Bundle) -> dict[str, Any]:
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ArtifactError(f"{path}: is not valid JSON: {error}") from error
+        raise ArtifactError(
+            f"{path}: is not valid JSON ({error}); export the bundle again"
+        ) from error
     if not isinstance(settings, dict):
-        raise ArtifactError(f"{path}: must be a JSON object")
+        raise ArtifactError(f"{path}: must be a JSON object; export the bundle again")
     return settings
 
 
 def _read_template(bundle: Bundle, settings: Mapping[str, Any]) -> str | None:
     if _TEMPLATE in bundle.manifest.files:
-        return bundle.path(_TEMPLATE).read_text(encoding="utf-8")
+        path = bundle.path(_TEMPLATE)
+        try:
+            return path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ArtifactError(f"{path}: is not UTF-8 text; export the bundle again") from error
     template = settings.get("chat_template")
     return template if isinstance(template, str) else None
 
@@ -109,9 +146,8 @@ def _special_names(settings: Mapping[str, Any]) -> dict[str, str]:
     return names
 
 
-def _render(template: str, messages: Sequence[Message], names: Mapping[str, str]) -> str:
+def _sandbox() -> Environment:
     # A template comes with the checkpoint: it runs in a sandbox that reaches and changes nothing.
-    import jinja2
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
@@ -120,13 +156,7 @@ def _render(template: str, messages: Sequence[Message], names: Mapping[str, str]
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = _now
-    try:
-        compiled = environment.from_string(template)
-        return compiled.render(messages=list(messages), add_generation_prompt=True, **names)
-    except GenerationError:
-        raise
-    except (jinja2.TemplateError, TypeError, ValueError, RecursionError) as error:
-        raise GenerationError(f"the chat template cannot render the messages: {error}") from error
+    return environment
 
 
 def _to_json(value: object, indent: int | None = None) -> str:
@@ -138,4 +168,20 @@ def _now(pattern: str) -> str:
 
 
 def _refuse(message: str) -> None:
-    raise GenerationError(f"the chat template refuses the messages: {message}")
+    raise GenerationError(f"the chat template refuses the messages: {_one_line(message)}")
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Turn what the tokenizers package raises into one line."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic in the package is no Exception
+        raise GenerationError(f"the tokenizer cannot {what}: {_one_line(error)}") from error
+
+
+def _one_line(told: object) -> str:
+    line = " ".join(str(told).split()) or type(told).__name__
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]}..."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from spec_compile.benchmarking.machine import describe_machine, versions
@@ -97,15 +98,7 @@ def bench_bundles(
     prompts = _shared_prompts(decoders, options)
     workload = _workload(prompts, decoders, options)
     variants = [variant for pair in pairs for variant in pair]
-    total = len(variants) * len(workload.groups) * (options.warm_up + options.repeat)
-    done = 0
-
-    def tick() -> None:
-        nonlocal done
-        done += 1
-        progress(_STAGE, done, total)
-
-    run_interleaved(variants, workload, tick)
+    run_interleaved(variants, workload, partial(progress, _STAGE))
     return {
         "machine": describe_machine(options.num_threads),
         "versions": versions(),

@@ -174,7 +174,12 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
             batch_size=config.batch_size,
             prefix="" if name == "target" else "draft_",
         )
-        check_capture(models[name], graphs[name], _head_rows(graphs[name]))
+        check_capture(
+            models[name],
+            graphs[name],
+            vocab_size=_head_rows(graphs[name]),
+            max_length=max_length,
+        )
     rows = {name: _head_rows(graph) for name, graph in graphs.items()}
     vocab_size = vocabulary_size(pair.tokenizer, rows["target"], rows["draft"])
     return Captured(Program(graphs), models, vocab_size, max_length)

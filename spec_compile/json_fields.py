@@ -2,26 +2,52 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 from spec_compile.errors import ArtifactError
 
 TOP_LEVEL = "the top level"
+_LONGEST_MESSAGE = 400
+_UNPRINTABLE = ("Cc", "Cs", "Zl", "Zp")  # controls, surrogates, line and paragraph separators
 
 
 def breach(where: str, problem: str) -> ArtifactError:
     """The error for a field that breaks the format."""
-    return ArtifactError(f"manifest.json: {where} {problem}")
+    line = f"manifest.json: {where} {problem}"
+    return ArtifactError(line if len(line) <= _LONGEST_MESSAGE else line[:_LONGEST_MESSAGE] + "...")
+
+
+def is_plain(text: str) -> bool:
+    """Whether `text` can be shown on one line of any terminal that knows Unicode."""
+    return not any(unicodedata.category(char) in _UNPRINTABLE for char in text)
+
+
+def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of `pairs`, for a JSON parser, which by itself would keep the last of equals.
+
+    Raises:
+        ArtifactError: a name comes twice, or cannot be printed on one line.
+    """
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found or not is_plain(name):
+            raise breach(f"field {name!r}", "comes twice" if name in found else "is no plain text")
+        found[name] = value
+    return found
 
 
 def as_text(value: object, where: str) -> str:
-    """`value`, if it is a non-empty string.
+    """`value`, if it is a non-empty string of one line.
 
     Raises:
         ArtifactError: it is not.
     """
     if not isinstance(value, str) or not value:
         raise breach(where, "must be a non-empty text")
+    # Such texts are shown: no line break, no terminal control, nothing that UTF-8 cannot say.
+    if not is_plain(value):
+        raise breach(where, "has a character that cannot be printed")
     return value
 
 

@@ -8,6 +8,7 @@ described in `docs/bundle_format.md`.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,14 @@ from spec_compile.graph_contract import (
     graph_inputs,
     graph_outputs,
 )
-from spec_compile.json_fields import TOP_LEVEL, Fields, as_integer, as_text, breach
+from spec_compile.json_fields import (
+    TOP_LEVEL,
+    Fields,
+    as_integer,
+    as_text,
+    breach,
+    unique_fields,
+)
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -30,6 +38,8 @@ TENSOR_DTYPES = frozenset(
     | {"float16", "bfloat16", "float32", "float64"}
 )
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_LONGEST_NAME = 255  # of one part of a path: what file systems take
+_MOST_ELEMENTS = 2**40  # of one tensor and row: more fits no machine
 
 
 @dataclass(frozen=True)
@@ -136,7 +146,7 @@ class Manifest:
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
-        check_manifest(self)
+        _check_manifest(self)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -146,7 +156,7 @@ class Manifest:
             ArtifactError: not JSON, a newer format, or a field that breaks the format.
         """
         try:
-            raw = json.loads(text)
+            raw = json.loads(text, object_pairs_hook=unique_fields)
         except (ValueError, RecursionError) as error:
             raise ArtifactError(f"{MANIFEST_FILE} is not valid JSON: {error}") from error
         return _read_manifest(raw)
@@ -167,12 +177,8 @@ class Manifest:
         return json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
 
 
-def check_manifest(manifest: Manifest) -> None:
-    """Check what no single field shows; `Manifest` calls this on construction.
-
-    Raises:
-        ArtifactError: the first breach, naming the field.
-    """
+def _check_manifest(manifest: Manifest) -> None:
+    """Check what no single field shows."""
     config = manifest.config
     for name in ("num_speculative_tokens", "batch_size"):
         _require(getattr(config, name) >= 1, f"config.{name}", "must be at least 1")
@@ -204,23 +210,17 @@ def check_manifest(manifest: Manifest) -> None:
         _check_roles(f"graphs.{name}", name, graph, manifest)
 
 
-def check_relative_path(where: str, path: str) -> None:
-    """Refuse a path that is not a plain POSIX path inside the bundle.
-
-    Raises:
-        ArtifactError: absolute, with a drive, a backslash, or an empty, `.` or `..` part.
-    """
+def _check_relative_path(where: str, path: str) -> None:
+    """Refuse what is absolute, or has a drive, a backslash, or an empty, `.` or `..` part."""
     parts = path.split("/")
-    plain = all(part not in ("", ".", "..") for part in parts)
+    plain = all(part not in ("", ".", "..") and len(part) <= _LONGEST_NAME for part in parts)
     if not plain or any(char in path for char in "\\:\0"):
-        raise ArtifactError(
-            f"{where}: {path!r} is not a plain relative path inside the bundle; refused"
-        )
+        raise breach(where, f"{path!r} is not a plain relative path inside the bundle; refused")
 
 
 def _check_files(manifest: Manifest) -> None:
     for path, file in manifest.files.items():
-        check_relative_path("files", path)
+        _check_relative_path("files", path)
         _require(path != MANIFEST_FILE, "files", f"must not list {MANIFEST_FILE} itself")
         _require(file.size >= 0, f"files[{path!r}].size", "must not be negative")
         _require(
@@ -246,9 +246,17 @@ def _check_graph(where: str, graph: GraphSpec, manifest: Manifest) -> None:
                 f"{where}.{side} {tensor.name!r}",
                 f"has a shape of other than numbers and {', '.join(FREE_SIZES)}",
             )
+            _require(
+                math.prod(s for s in tensor.shape if isinstance(s, int)) <= _MOST_ELEMENTS,
+                f"{where}.{side} {tensor.name!r}",
+                "is larger than any memory",
+            )
     for tensor in graph.inputs:
         _require(tensor.alias_of is None, f"{where}.inputs {tensor.name!r}", "must not be an alias")
     for tensor in graph.outputs:
+        _require(
+            "T" not in tensor.shape, f"{where}.outputs {tensor.name!r}", "must not grow with T"
+        )
         if tensor.alias_of is not None:
             source = graph.input(tensor.alias_of)
             _require(
@@ -270,6 +278,8 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
         _require_tensor(f"{where}.outputs", role, graph.output(role), expected)
     caches = {tensor.name for tensor in graph.caches}
     _require(len(caches) > 0, f"{where}.outputs", "must have a cache (`alias_of`)")
+    for cache in graph.caches:
+        _check_cache(f"{where}.inputs {cache.name!r}", cache, manifest.config)
     for tensor in graph.inputs:
         known = tensor.name in caches or tensor.name in required or tensor.name in optional
         _require(known, f"{where}.inputs", f"has {tensor.name!r}, which no runtime feeds")
@@ -277,6 +287,14 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
     if name == "verify" and fed_by_draft and "draft" in manifest.graphs:
         law = manifest.graphs["draft"].output("draft_probs")
         _require_tensor("graphs.draft.outputs", "draft_probs", law, optional["draft_probs"])
+
+
+def _check_cache(where: str, cache: TensorSpec, config: BundleConfig) -> None:
+    """The last round of a full row writes up to k slots behind `max_length`."""
+    slots = config.max_length + config.num_speculative_tokens
+    fits = Expected(cache.dtype, ("B", None, None, None)).fits(cache.dtype, cache.shape)
+    enough = fits and isinstance(cache.shape[2], int) and cache.shape[2] >= slots
+    _require(enough, where, f"must be of shape [B, heads, at least {slots} slots, size]")
 
 
 def _require_tensor(where: str, name: str, tensor: TensorSpec | None, expected: Expected) -> None:

@@ -135,7 +135,12 @@ def trace(module: Composite, *, batch_size: int, max_length: int) -> Graph:
     Raises:
         CaptureError: the module's control flow or shapes depend on B, T or on tensor values.
     """
-    dims = {"B": Dim("B", min=1, max=max(2, batch_size)), "T": Dim("T", min=1, max=max_length)}
+    limits = {"B": batch_size, "T": max_length}
+    # The examples have to be within the limits; which of them a row may use, the runtime checks.
+    dims = {
+        name: Dim(name, min=1, max=max(EXAMPLE_SIZES[name], limit))
+        for name, limit in limits.items()
+    }
     shapes = tuple(
         {axis: dims[size] for axis, size in enumerate(spec.shape) if isinstance(size, str)}
         for spec in module.inputs

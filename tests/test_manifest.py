@@ -97,6 +97,20 @@ def first_input(raw: dict[str, Any], graph_name: str, name: str) -> dict[str, An
     return next(tensor for tensor in inputs if tensor["name"] == name)
 
 
+def reshape_caches(raw: dict[str, Any], shape: list[int | str]) -> None:
+    """Give every cache another shape, at both ends."""
+    for one in raw["graphs"].values():
+        for tensor in one["inputs"] + one["outputs"]:
+            if "cache" in tensor["name"]:
+                tensor["shape"] = shape
+
+
+def write_counts_to_lengths(raw: dict[str, Any]) -> None:
+    """Call an output that is read an alias of an input of the same shape."""
+    emitted = raw["graphs"]["verify"]["outputs"][1]
+    emitted["alias_of"] = "lengths"
+
+
 MOOD = {"name": "mood", "dtype": "float32", "shape": ["B"]}
 BREACHES: list[tuple[str, Edit]] = [
     ("format_version", lambda raw: raw.update(format_version=2)),
@@ -135,9 +149,19 @@ BREACHES: list[tuple[str, Edit]] = [
     ("alias_of", lambda raw: first_input(raw, "draft", "key_cache.0").update(shape=["B", 7])),
     ("alias_of", lambda raw: raw["graphs"]["draft"]["outputs"][-1].update(alias_of="nix")),
     ("a cache", lambda raw: raw["graphs"]["draft"]["outputs"].pop()),
+    ("at least 13 slots", lambda raw: raw["config"].update(max_length=11)),
+    ("at least 12 slots", lambda raw: reshape_caches(raw, [1, 1, 12, 4])),
+    ("at least 12 slots", lambda raw: reshape_caches(raw, ["B", 1, 12])),
+    ("'lengths' must be of shape", lambda raw: write_counts_to_lengths(raw)),
+    ("grow with T", lambda raw: reshape_caches(raw, ["B", 1, "T", 4])),
+    ("larger than any memory", lambda raw: reshape_caches(raw, ["B", 1, 2**62, 4])),
+    ("cannot be printed", lambda raw: raw["models"]["target"].update(source="a\nb")),
+    ("cannot be printed", lambda raw: raw["models"]["target"].update(source="\ud800")),
+    ("no plain text", lambda raw: raw["created_by"].update({"\x1b[31m": "1"})),
     ("sha256", lambda raw: raw["files"]["draft.onnx"].update(sha256="0A" * 32)),
     ("size", lambda raw: raw["files"]["draft.onnx"].update(size=-1)),
     ("files", lambda raw: raw["files"].update({"../x": raw["files"]["draft.onnx"]})),
+    ("files", lambda raw: raw["files"].update({"a" * 5000: raw["files"]["draft.onnx"]})),
     ("files", lambda raw: raw["files"].update({"manifest.json": raw["files"]["draft.onnx"]})),
 ]
 
@@ -149,6 +173,19 @@ def test_breach_names_the_field(named: str, edit: Edit) -> None:
     with pytest.raises(ArtifactError, match=named) as error:
         Manifest.from_json(json.dumps(raw))
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 500
+
+
+def test_a_field_that_comes_twice_is_refused() -> None:
+    text = example().to_json().replace('"vocab_size"', '"vocab_size": 3, "vocab_size"')
+    with pytest.raises(ArtifactError, match="'vocab_size' comes twice"):
+        Manifest.from_json(text)
+
+
+def test_texts_of_other_languages_are_read() -> None:
+    raw = json.loads(example().to_json())
+    raw["models"]["target"]["source"] = "modèle\u3000模型"
+    assert Manifest.from_json(json.dumps(raw)).models["target"].source == "modèle\u3000模型"
 
 
 def test_draft_law_that_verify_reads_must_be_written() -> None:

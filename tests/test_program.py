@@ -15,9 +15,10 @@ from spec_compile.program import (
     call,
     example,
     first_line,
+    trace,
     updated_name,
 )
-from tests.helpers.hand_made import count, floats, hand_made, integers, program_of, run
+from tests.helpers.hand_made import HandMade, count, floats, hand_made, integers, program_of, run
 
 aten = torch.ops.aten
 
@@ -52,6 +53,14 @@ def test_symbolic_sizes_reach_from_one_to_their_limits(rows: int, width: int) ->
     program = program_of(double, floats("x", "B", "T"))
     x = torch.randn(rows, width, generator=torch.Generator().manual_seed(0))
     assert torch.equal(run(program, x=x)["y"], x * 2.0)
+
+
+@pytest.mark.parametrize("batch_size,max_length", [(1, 2), (2, 3), (3, 5)])
+def test_limits_may_be_smaller_than_the_examples(batch_size: int, max_length: int) -> None:
+    module = HandMade(double, (floats("x", "B", "T"),), {})
+    graph = trace(module, batch_size=batch_size, max_length=max_length)
+    outputs = call(graph, as_function(graph), {"x": torch.ones(1, 2)})
+    assert outputs["z"].tolist() == [2.0]
 
 
 def test_updated_caches_name_the_input_they_may_overwrite() -> None:

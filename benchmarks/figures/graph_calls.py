@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from spec_compile.manifest import TensorSpec
 from spec_compile.runtime.api import Decoder
 from spec_compile.runtime.batch import Batch
+from spec_compile.runtime.engines.onnxruntime import session_options
 from spec_compile.runtime.requests import GenerationOptions
 from spec_compile.runtime.rounds import Rounds
 
 Arrays = dict[str, NDArray[Any]]
-_ERRORS_ONLY = 3
 _WARM_UP = 5
 
 
@@ -29,27 +29,14 @@ class GraphCall:
         model: an ONNX file, or one's bytes.
         folder: where external weights lie, for bytes.
         num_threads: threads of one call; None is ONNX Runtime's choice.
-        log_severity: least severe message to print (2 warnings, 3 errors).
     """
 
-    def __init__(
-        self,
-        model: Path | bytes,
-        folder: Path,
-        num_threads: int | None,
-        log_severity: int = _ERRORS_ONLY,
-    ) -> None:
-        options = ort.SessionOptions()
-        options.log_severity_level = log_severity
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+    def __init__(self, model: Path | bytes, folder: Path, num_threads: int | None) -> None:
+        options = session_options(ort, num_threads)
         options.add_session_config_entry(
             "session.model_external_initializers_file_folder_path", str(folder)
         )
-        if num_threads is not None:
-            options.intra_op_num_threads = num_threads
         self._session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        self._run_options = ort.RunOptions()
-        self._run_options.log_severity_level = log_severity
 
     def bind(self, arrays: Arrays, outputs: Mapping[str, NDArray[Any]]) -> Callable[[], None]:
         """A function that runs the graph once over `arrays` into `outputs`."""
@@ -62,7 +49,7 @@ class GraphCall:
         held = (arrays, outputs)  # the binding knows addresses only
 
         def run(_held: object = held) -> None:
-            self._session.run_with_iobinding(binding, self._run_options)
+            self._session.run_with_iobinding(binding)
 
         return run
 

@@ -12,6 +12,7 @@ from benchmarks.figures.fresh_process import run_probe
 from benchmarks.figures.report import Cell, Figure
 from spec_compile.benchmarking.machine import usable_cores
 from spec_compile.graph_contract import GRAPHS_OF_FUSION
+from spec_compile.manifest import GraphSpec
 from spec_compile.runtime.loader import Bundle, open_bundle
 from spec_compile.runtime.onnx_file import read_onnx
 
@@ -50,19 +51,22 @@ def memory(folders: list[Path], repeat: int, num_threads: int | None) -> Figure:
 
 def weight_bytes(bundle: Bundle) -> int:
     """Size of the weight files that speculative decoding opens, each counted once."""
-    graphs = [name for name in GRAPHS_OF_FUSION[bundle.manifest.config.fusion] if name != "target"]
-    paths = [bundle.path(bundle.manifest.graphs[name].file) for name in graphs]
+    paths = [bundle.path(graph.file) for graph in _fused_graphs(bundle)]
     files = {path.parent / name for path in paths for name in read_onnx(path).external_files}
     return sum(file.stat().st_size for file in files)
 
 
 def cache_bytes(bundle: Bundle) -> int:
     """Size of one row's caches in speculative decoding."""
-    graphs = bundle.manifest.graphs
-    fused = [name for name in GRAPHS_OF_FUSION[bundle.manifest.config.fusion] if name != "target"]
-    tensors = [tensor for name in fused for tensor in graphs[name].caches]
     return sum(
         math.prod(size for size in tensor.shape if isinstance(size, int))
         * np.dtype(tensor.dtype).itemsize
-        for tensor in tensors
+        for graph in _fused_graphs(bundle)
+        for tensor in graph.caches
     )
+
+
+def _fused_graphs(bundle: Bundle) -> list[GraphSpec]:
+    graphs = bundle.manifest.graphs
+    names = GRAPHS_OF_FUSION[bundle.manifest.config.fusion]
+    return [graphs[name] for name in names if name != "target"]

@@ -57,7 +57,7 @@ class OnnxRuntimeEngine:
     ) -> None:
         self._ort = _import_onnxruntime()
         self._bundle = bundle
-        self._options = _session_options(self._ort, num_threads, log_severity)
+        self._options = session_options(self._ort, num_threads, log_severity)
         self._run_options = self._ort.RunOptions()
         self._run_options.log_severity_level = log_severity
         self._sessions: dict[str, Any] = {}
@@ -122,7 +122,8 @@ def _import_onnxruntime() -> Any:
         ) from error
 
 
-def _session_options(ort: Any, num_threads: int | None, log_severity: int) -> Any:
+def session_options(ort: Any, num_threads: int | None, log_severity: int = _FATAL_ONLY) -> Any:
+    """How the engine opens its sessions; `ort` is the module onnxruntime."""
     options = ort.SessionOptions()
     options.log_severity_level = log_severity
     # Idle threads of one session spin on the cores that the next session's run needs: let them
@@ -146,17 +147,24 @@ def _check_tensors(file: str, expected: tuple[TensorSpec, ...], actual: Any) -> 
     """The manifest's tensor table must be the graph's own."""
     found = {tensor.name: (tensor.type, tensor.shape) for tensor in actual}
     if set(found) != {tensor.name for tensor in expected}:
-        raise ArtifactError(f"{file}: its tensors are not those of the manifest")
+        raise ArtifactError(
+            f"{file}: its tensors are not those of the manifest; export the bundle again"
+        )
     for tensor in expected:
         element_type, shape = found[tensor.name]
-        same_rank = len(shape) == len(tensor.shape)
-        fixed = (size for size in zip(shape, tensor.shape, strict=False))
-        if (
-            element_type != _ELEMENT_TYPES[tensor.dtype][2]
-            or not same_rank
-            or any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in fixed)
-        ):
-            raise ArtifactError(f"{file}: tensor {tensor.name!r} is not as in the manifest")
+        fits = (
+            element_type == _ELEMENT_TYPES[tensor.dtype][2]
+            and len(shape) == len(tensor.shape)
+            and all(
+                actual_size == size
+                for actual_size, size in zip(shape, tensor.shape, strict=True)
+                if isinstance(actual_size, int) and isinstance(size, int)
+            )
+        )
+        if not fits:
+            raise ArtifactError(
+                f"{file}: tensor {tensor.name!r} is not as in the manifest; export the bundle again"
+            )
 
 
 def _first_line(error: Exception) -> str:

@@ -14,7 +14,8 @@ from spec_compile.runtime.stats import GenerationStats, pool
 
 SPECULATIVE, TARGET_ONLY = "speculative", "target-only"
 
-Tick = Callable[[], None]
+Tick = Callable[[int, int], None]
+"""Told of the generations done and of those in all."""
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,15 @@ def variants_of(bundle: str, decoder: Decoder) -> tuple[Variant, Variant]:
 
 def run_interleaved(variants: Sequence[Variant], workload: Workload, tick: Tick) -> None:
     """Measure: in every pass, each group of prompts goes through all variants in turn."""
-    for number in range(workload.warm_up + workload.repeat):
+    num_passes = workload.warm_up + workload.repeat
+    done, total = 0, num_passes * len(workload.groups) * len(variants)
+    for number in range(num_passes):
         found: list[list[tuple[list[GenerationResult], float]]] = [[] for _ in variants]
         for index, group in enumerate(workload.groups):
             for which in _order(len(variants), number + index):
                 found[which].append(_generate(variants[which], group, workload.options))
-                tick()
+                done += 1
+                tick(done, total)
         if number >= workload.warm_up:
             for variant, groups in zip(variants, found, strict=True):
                 _keep(variant, groups)

@@ -117,10 +117,11 @@ def choose_contexts(
     usable.sort(key=lambda i: abs(_entropy(logits[i]) - _WANTED_ENTROPY))
     chosen: list[tuple[int, Setting]] = []
     for setting in settings:
-        settled = [i for i in usable if _is_settled(logits[i], setting)]
         taken = {index for index, _ in chosen}
-        unused = [i for i in settled if i not in taken]
-        chosen += [(i, setting) for i in (unused or settled)[:1]]
+        for index in sorted(usable, key=taken.__contains__):  # those not taken first
+            if _is_settled(logits[index], setting):
+                chosen.append((index, setting))
+                break
     return chosen
 
 
@@ -183,7 +184,7 @@ def law_tests(
 
 def _conclude(tests: Sequence[LawTest], num_samples: int) -> CheckResult:
     if not tests:
-        return CheckResult(_STAGE, SKIPPED, "no context of two tokens or more")
+        return CheckResult(_STAGE, SKIPPED, "no context whose law rounding leaves alone")
     threshold = LEVEL / len(tests)
     worst = min(tests, key=lambda test: test.p_value)
     detail = (

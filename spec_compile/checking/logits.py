@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spec_compile.checking.contexts import long_context
-from spec_compile.checking.result import (
-    FAILED,
-    CheckResult,
-    Progress,
-    no_progress,
-    verdict,
-)
+from spec_compile.checking.result import FAILED, CheckResult, Progress, no_progress, verdict
 from spec_compile.runtime.api import Decoder
+
+if TYPE_CHECKING:
+    from spec_compile.export.checkpoint import Checkpoint
 
 TOLERANCE = 1e-4
 """Largest difference allowed, relative to the model's largest logit."""
@@ -44,7 +42,7 @@ def check_logits(
     limit = min(decoder.manifest.config.max_length, checkpoint.max_length or 2**62)
     lengths = sorted({*(n for n in _LENGTHS if n < limit), limit - 1})
     contexts = [long_context(decoder, length, seed) for length in lengths]
-    expected = _model_logits(target, contexts)
+    expected = _model_logits(checkpoint, contexts)
     if expected.shape[1] < decoder.manifest.vocab_size:
         return CheckResult(_STAGE, FAILED, f"{target} knows {expected.shape[1]} ids only")
     errors = []
@@ -68,13 +66,13 @@ def check_logits(
     return CheckResult(_STAGE, verdict(worst <= TOLERANCE), detail, figures)
 
 
-def _model_logits(target: str, contexts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+def _model_logits(checkpoint: Checkpoint, contexts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
     """Logits [N, V] that the original model gives after each context."""
     import torch
 
-    from spec_compile.export.checkpoint import load_model, open_checkpoint
+    from spec_compile.export.checkpoint import load_model
 
-    model = load_model(open_checkpoint(target), torch.float32)
+    model = load_model(checkpoint, torch.float32)
     model.set_attn_implementation("eager")
     rows = []
     with torch.no_grad():

@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
         num_threads=args.num_threads,
         seed=args.seed,
         verify_hash=not args.no_verify_hash,
-        **given_sampling(args),  # type: ignore[arg-type]
+        **given_sampling(args),
     )
     with ProgressBar(quiet=bool(args.quiet)) as progress:
         report = bench_bundles(args.bundles, options, progress)

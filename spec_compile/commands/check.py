@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         prompts=read_prompt_file(args.prompt_file) if args.prompt_file else None,
         max_new_tokens=args.max_new_tokens,
         law_samples=args.law_samples,
-        settings=(Setting(**given),) * len(SETTINGS) if given else SETTINGS,  # type: ignore[arg-type]
+        settings=(Setting(**given),) * len(SETTINGS) if given else SETTINGS,
         seed=args.seed,
         num_threads=args.num_threads,
         verify_hash=not args.no_verify_hash,

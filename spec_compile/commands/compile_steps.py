@@ -7,8 +7,7 @@ import logging
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
+from contextlib import ExitStack
 from typing import Self
 
 from spec_compile.commands.progress import ProgressBar
@@ -16,7 +15,7 @@ from spec_compile.commands.progress import ProgressBar
 _LOG = logging.getLogger(__name__)
 
 
-class CompileSteps(AbstractContextManager["CompileSteps"]):
+class CompileSteps:
     """Called with the name of each step as it begins; leaving the context ends the last one.
 
     Warnings of libraries, which say nothing to our user, are kept away unless -v is given.
@@ -51,14 +50,9 @@ class CompileSteps(AbstractContextManager["CompileSteps"]):
         _LOG.info("%s", name)
         self._bar(name, len(self.finished), len(self._names))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._finish()
-        self._stack.__exit__(kind, error, trace)
+        self._stack.close()
 
     def _finish(self) -> None:
         if self._current is not None:

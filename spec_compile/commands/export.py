@@ -19,13 +19,22 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `export`."""
-    default = SpecConfig()
     model = "preset (llama, small), local folder or hub id of the model"
     parser.add_argument("--target", required=True, metavar="T", help=f"{model} whose law is kept")
     parser.add_argument("--draft", required=True, metavar="D", help=f"{model} that proposes")
     parser.add_argument(
         "-o", "--output", required=True, metavar="DIR", help="folder to make; must not exist"
     )
+    _add_config_arguments(parser)
+    parser.add_argument("--dump", metavar="DIR", help="write the program after every pass to DIR")
+    parser.add_argument(
+        "--verify-each", action="store_true", help="check the program after every pass"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+
+
+def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    default = SpecConfig()
     parser.add_argument(
         "-k",
         "--num-speculative-tokens",
@@ -73,11 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="draft sequences a round; 1 in this version",
     )
-    parser.add_argument("--dump", metavar="DIR", help="write the program after every pass to DIR")
-    parser.add_argument(
-        "--verify-each", action="store_true", help="check the program after every pass"
-    )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -124,12 +128,10 @@ def _report(folder: Path, seconds: float, progress: CompileSteps, timing: Timing
         "seconds": round(seconds, 3),
         "size": sum(files.values()),
         "files": files,
-        "steps": [
-            {"name": name, "seconds": round(seconds, 3)} for name, seconds in progress.finished
-        ],
+        "steps": [{"name": name, "seconds": round(taken, 3)} for name, taken in progress.finished],
         "passes": [
-            {"name": name, "rewrites": rewrites, "ms": round(seconds * 1e3, 1)}
-            for name, rewrites, seconds in timing.rows
+            {"name": name, "rewrites": rewrites, "ms": round(taken * 1e3, 1)}
+            for name, rewrites, taken in timing.rows
         ],
     }
 

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from spec_compile.commands.sampling_arguments import add_sampling_arguments, given_sampling
 from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.runtime.api import Decoder, GenerationResult, load
 from spec_compile.runtime.requests import GenerationOptions, Options
@@ -14,7 +15,6 @@ from spec_compile.runtime.requests import GenerationOptions, Options
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `generate`."""
-    default = GenerationOptions()
     parser.add_argument("bundle", metavar="BUNDLE", help="folder that export wrote")
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", metavar="TEXT", help="text to continue")
@@ -24,13 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="file to continue, less one final newline; - is stdin, the default on a pipe",
     )
     prompt.add_argument("--prompt-ids", metavar="N,N,...", help="token ids to continue")
-    parser.add_argument("--max-new-tokens", type=int, default=default.max_new_tokens, metavar="N")
     parser.add_argument(
-        "--temperature", type=float, default=default.temperature, metavar="F", help="0 is greedy"
+        "--max-new-tokens", type=int, default=GenerationOptions.max_new_tokens, metavar="N"
     )
-    parser.add_argument("--top-k", type=int, default=default.top_k, metavar="N", help="0 is off")
-    parser.add_argument("--top-p", type=float, default=default.top_p, metavar="F", help="1 is off")
-    parser.add_argument("--min-p", type=float, default=default.min_p, metavar="F", help="0 is off")
+    add_sampling_arguments(parser)
     parser.add_argument("--seed", type=int, metavar="N", help="same seed, same output")
     parser.add_argument(
         "--stop", action="append", default=[], metavar="S", help="end before this text; repeatable"
@@ -93,10 +90,7 @@ def _print_stream(decoder: Decoder, prompt: str | list[int], options: Options) -
 def _options(args: argparse.Namespace) -> Options:
     return {
         "max_new_tokens": args.max_new_tokens,
-        "temperature": args.temperature,
-        "top_k": args.top_k,
-        "top_p": args.top_p,
-        "min_p": args.min_p,
+        **given_sampling(args),
         "seed": args.seed,
         "stop": args.stop,
         "ignore_eos": args.ignore_eos,

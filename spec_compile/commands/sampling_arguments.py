@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from typing import TypedDict, cast
 
-NAMES = ("temperature", "top_k", "top_p", "min_p")
+
+class SamplingOptions(TypedDict, total=False):
+    """Keyword arguments of everything that samples."""
+
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +23,8 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--min-p", type=float, metavar="F", help="0 is off")
 
 
-def given_sampling(args: argparse.Namespace) -> dict[str, float]:
+def given_sampling(args: argparse.Namespace) -> SamplingOptions:
     """The sampling options that the user gave."""
-    return {name: getattr(args, name) for name in NAMES if getattr(args, name) is not None}
+    values = {name: getattr(args, name) for name in SamplingOptions.__annotations__}
+    given = {name: value for name, value in values.items() if value is not None}
+    return cast(SamplingOptions, given)

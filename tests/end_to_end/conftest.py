@@ -33,8 +33,9 @@ def _save_draft(kind: str, target: PreTrainedModel, folder: Path) -> None:
     else:
         head = target.lm_head.weight.data
         if kind == "wrong":
-            # Its best token is always the one after the target's.
+            # Its best token is always the one after the target's; it is padded to another size.
             head[:V] = head[:V].roll(1, dims=0)
+            target.resize_token_embeddings(72, mean_resizing=False)
         elif kind == "good":
             noise = torch.randn(head.shape, generator=torch.Generator().manual_seed(4))
             head += 0.15 * noise

@@ -66,7 +66,7 @@ def pair_law(setting: str) -> NDArray[np.float64]:
     """The target's law of the first two tokens, [V, V], from transformers and the NumPy twin."""
     model = eager_model("llama", **TARGET)
     values = dict(zip(OPTIONS, SETTINGS[setting], strict=True))
-    sampling = twins.Sampling(**{n: np.array([v]) for n, v in values.items()})  # type: ignore[arg-type]
+    sampling = twins.Sampling(**{n: np.array([v]) for n, v in values.items()})
 
     def next_law(committed: list[int]) -> NDArray[np.float64]:
         logits = eager_logits(model, committed)[-1].numpy()

@@ -47,14 +47,14 @@ def check_greedy(decoder: Decoder, reference: PreTrainedModel, k: int) -> None:
         assert alone.token_ids == expected
 
 
-# Each k once, each draft with one fusion at least; the whole square is behind `slow`.
+# One of each fusion and rule, and the drafts that differ most; the square is behind `slow`.
 FAST = [
     ("self", config_of(2, "verify")),
     ("wrong", config_of(1, "verify", "greedy")),
-    ("random", config_of(7, "verify", "greedy")),
     ("good", config_of(4, "step")),
 ]
 SLOW = [
+    ("random", config_of(7, "verify", "greedy")),
     *((draft, config_of(k)) for draft in ("self", "random", "wrong", "good") for k in (1, 2, 4, 7)),
     *((draft, config_of(k, "step")) for draft in ("self", "random", "wrong") for k in (1, 4)),
     *((draft, config_of(3, "step", "greedy")) for draft in ("random", "good")),
@@ -112,7 +112,7 @@ def test_a_draft_that_is_always_wrong_is_never_accepted(bundles: Bundles) -> Non
     assert result.stats.num_rounds == 9
 
 
-@pytest.mark.parametrize("draft,config", [FAST[0], FAST[3]])
+@pytest.mark.parametrize("draft,config", [FAST[0], FAST[2]])
 def test_rows_of_a_batch_behave_like_separate_runs(
     bundles: Bundles, draft: str, config: SpecConfig
 ) -> None:
@@ -138,7 +138,7 @@ def test_rows_of_a_batch_behave_like_separate_runs(
     )
 
 
-@pytest.mark.parametrize("draft,config", [FAST[0], FAST[3]])
+@pytest.mark.parametrize("draft,config", [FAST[0], FAST[2]])
 def test_caches_after_mixed_rounds_are_those_of_a_fresh_prefill(
     bundles: Bundles, draft: str, config: SpecConfig
 ) -> None:
@@ -150,7 +150,7 @@ def test_caches_after_mixed_rounds_are_those_of_a_fresh_prefill(
     counts: set[int] = set()
     for number in range(3):
         counts |= set(loop.round(np.random.default_rng(number)).tolist())
-    assert len(counts) > 1
+    assert counts == {config.num_speculative_tokens + 1} if draft == "self" else len(counts) > 1
     logits = loop.next_logits()
     for row, committed in enumerate(loop.committed):
         fresh = decoder.next_logits(committed)

@@ -126,11 +126,9 @@ def test_slots_past_the_last_position_may_be_written() -> None:
 
 
 def save(config: Any, folder: Path) -> Path:
-    auto = transformers.AutoModelForCausalLM
-    if config.is_encoder_decoder:
-        auto = transformers.AutoModelForSeq2SeqLM
+    name = "AutoModelForSeq2SeqLM" if config.is_encoder_decoder else "AutoModelForCausalLM"
     torch.manual_seed(0)
-    auto.from_config(config).save_pretrained(folder)
+    getattr(transformers, name).from_config(config).save_pretrained(folder)
     return folder
 
 

@@ -44,10 +44,11 @@ def capture_pair(
 ) -> Program:
     """The program that the pipeline starts from."""
     slots = max_length + config.num_speculative_tokens
-    sizes = {"max_length": max_length, "slots": slots, "batch_size": config.batch_size}
     graphs = {
-        "target": capture_model(target, **sizes),
-        "draft": capture_model(draft, prefix="draft_", **sizes),
+        name: capture_model(
+            model, max_length=max_length, slots=slots, batch_size=config.batch_size, prefix=prefix
+        )
+        for name, model, prefix in (("target", target, ""), ("draft", draft, "draft_"))
     }
     return Program(graphs)
 

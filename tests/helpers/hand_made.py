@@ -48,9 +48,9 @@ def program_of(function: Function, *inputs: TensorSpec, **weights: Tensor) -> Pr
     return Program({"main": hand_made(function, *inputs, **weights)})
 
 
-def run(program: Program, name: str = "main", **tensors: Tensor) -> dict[str, Tensor]:
-    """Outputs of one graph by name."""
-    graph = program.graphs[name]
+def run(program: Program, **tensors: Tensor) -> dict[str, Tensor]:
+    """Outputs of the graph `main` by name."""
+    graph = program.graphs["main"]
     with torch.no_grad():
         return call(graph, as_function(graph), tensors)
 

@@ -84,7 +84,7 @@ def test_plain_decoding_of_the_target(
     assert outputs["logits"].shape == (len(LENGTHS), 1, VOCAB_SIZE)
     for row in ACTIVE:
         sampling = row_sampling(each.tensors, row) if acceptance == "rejection" else None
-        nothing = ([], torch.zeros(0, VOCAB_SIZE))
+        nothing: tuple[list[int], Tensor] = ([], torch.zeros(0, VOCAB_SIZE))
         uniforms = each.tensors["uniforms"][row]
         expected = verify_and_accept(pair.target, each.committed[row], nothing, sampling, uniforms)
         emitted = (outputs["output_tokens"][row].tolist(), int(outputs["num_emitted"][row]))

@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from spec_compile.errors import ArtifactError, SpecCompileError
 from spec_compile.runtime.api import load
 from spec_compile.runtime.loader import open_bundle
-from tests.helpers.toy_bundle import Toy, file_spec, write_toy_bundle
+from tests.helpers.toy_bundle import VOCAB, Toy, file_spec, write_toy_bundle
 
 TOY = Toy()
 
@@ -151,7 +152,7 @@ def test_tensor_table_must_be_the_graphs_own(folder: Path) -> None:
         for graph in raw["graphs"].values():
             for tensor in graph["inputs"] + graph["outputs"]:
                 if "cache" in tensor["name"]:
-                    tensor["shape"][2] = 10
+                    tensor["shape"][2] += 1
 
     edit_manifest(folder, edit)
     assert "not as in the manifest" in refusal(folder)
@@ -177,3 +178,17 @@ def test_only_listed_files_are_handed_out(folder: Path) -> None:
     (folder / "note.txt").write_text("x")
     with pytest.raises(ArtifactError, match=r"note\.txt"):
         open_bundle(folder).path("note.txt")
+
+
+@pytest.mark.parametrize("shift", [VOCAB, -VOCAB])
+def test_tokens_that_no_vocabulary_has(folder: Path, shift: int) -> None:
+    path = folder / "verify.onnx"
+    model = onnx.load(path)
+    for node in model.graph.node:
+        node.output[:] = ["emitted" if name == "output_tokens" else name for name in node.output]
+        node.input[:] = ["emitted" if name == "output_tokens" else name for name in node.input]
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(shift), "shift"))
+    model.graph.node.append(onnx.helper.make_node("Add", ["emitted", "shift"], ["output_tokens"]))
+    onnx.save(model, path)
+    refresh(folder, path.name)
+    assert "outside the vocabulary 0..13" in refusal(folder)

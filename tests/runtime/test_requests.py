@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from spec_compile.errors import ConfigError, GenerationError
-from spec_compile.runtime.api import Decoder
+from spec_compile.errors import BackendError, ConfigError, GenerationError
+from spec_compile.runtime.api import Decoder, load
 from spec_compile.runtime.requests import GenerationOptions
+from spec_compile.runtime.row import Row
 from tests.helpers.toy_bundle import NAN_TOKEN, VOCAB, Toy
 
 LoadToy = Callable[[Toy], Decoder]
@@ -39,15 +42,29 @@ LoadToy = Callable[[Toy], Decoder]
         ("stop", ""),
         ("stop", ["a", ""]),
         ("stop", [3]),
+        ("stop", None),
+        ("stop", 7),
+        ("stop", np.array(0.5)),
+        ("temperature", 1e39),
+        ("temperature", 10**5000),
+        ("temperature", b"0.5"),
+        ("temperature", np.bool_(True)),
+        ("temperature", np.array([[1, 2], [3, 4]])),
+        ("top_k", -(10**5000)),
+        ("top_p", "x" * 10_000),
+        ("ignore_eos", "no"),
+        ("speculative", None),
+        ("chat", 1),
     ],
 )
 def test_option_out_of_range(name: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=name) as error:
         GenerationOptions(**{name: value})
     assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
 
 
-@pytest.mark.parametrize("seed", [-1, 0.5, "x", True, [1, -2], [1, 2, 3]])
+@pytest.mark.parametrize("seed", [-1, 0.5, "x", True, [1, -2], [1, 2, 3], np.array(0.5)])
 def test_bad_seed(seed: Any) -> None:
     with pytest.raises(ConfigError, match="seed"):
         GenerationOptions(seed=seed).row_seeds(2)
@@ -68,6 +85,10 @@ def test_unknown_option_is_refused_by_name(load_toy: LoadToy, method: str) -> No
         ([-1, 1], "token id -1"),
         ([1.5], "whole token ids"),
         ([True], "whole token ids"),
+        (b"ab", "whole token ids"),
+        ({1: 2}, "whole token ids"),
+        ({1, 2}, "whole token ids"),
+        ("a\ud800", "cannot encode this text"),
         ([1] * 48, "holds 47 plus one"),
         ([[1], []], "empty"),
         (["a", ""], "empty"),
@@ -130,3 +151,60 @@ def test_bundle_without_tokenizer(load_toy: LoadToy) -> None:
 def test_a_stream_takes_one_prompt(load_toy: LoadToy) -> None:
     with pytest.raises(GenerationError, match="one prompt"):
         load_toy(Toy()).stream([[1], [2]])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("num_threads", [0, -1, 1.5, "2", True, 10**30, 1025])
+def test_number_of_threads_that_no_engine_starts(tmp_path: Path, num_threads: Any) -> None:
+    with pytest.raises(ConfigError, match="num_threads"):
+        load(tmp_path, num_threads=num_threads)
+
+
+def test_caches_that_do_not_fit(load_toy: LoadToy, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = load_toy(Toy())
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(decoder.engine, "zeros", full)
+    with pytest.raises(BackendError, match="not enough memory for 1 rows of 48 tokens"):
+        decoder.generate([1])
+
+
+def test_an_interrupt_ends_a_stream(load_toy: LoadToy, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    stream = load_toy(Toy()).stream_tokens([1, 2])
+    next(stream)
+    monkeypatch.setattr("spec_compile.runtime.rounds.Rounds.run", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        list(stream)
+    assert stream.result.finish_reason == "cancelled"
+    assert list(stream) == []
+
+
+def test_threads_share_a_stream(load_toy: LoadToy) -> None:
+    decoder, taken = load_toy(Toy()), []
+    expected = decoder.generate([1, 2], max_new_tokens=30, ignore_eos=True).token_ids
+    stream = decoder.stream_tokens([1, 2], max_new_tokens=30, ignore_eos=True)
+    with ThreadPoolExecutor(3) as pool:
+        for part in pool.map(lambda _: list(stream), range(3)):
+            taken += part
+    assert sorted(taken) == sorted(expected)
+
+
+def test_a_row_takes_nothing_after_its_stream_was_closed(load_toy: LoadToy) -> None:
+    toy = load_toy(Toy())
+    row = Row(
+        budget=9,
+        budget_reason="length",
+        eos_token_ids=(),
+        stops=(),
+        tokenizer=toy.tokenizer,
+        num_speculative_tokens=3,
+    )
+    row.accept([1, 7], 1.0)
+    row.cancel()
+    said = row.text
+    assert row.accept([2, 3], 1.0) == []
+    assert (row.token_ids, row.text, row.stats().num_rounds) == ([1, 7], said, 1)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models
 
 from spec_compile.errors import ArtifactError, GenerationError
 from spec_compile.runtime.api import Decoder, load
@@ -53,11 +54,37 @@ def test_template_sees_special_tokens_and_helpers() -> None:
         "{{ messages.append(1) }}",
         "{% for %}",
         "{{ messages[0]['content'] + 1 }}",
+        "{{ 1 / 0 }}",
+        "{{ 'x'.encode('nope') }}",
+        "{{ '%c' | format(10 ** 9) }}",
+        "{% for i in range(10 ** 9) %}a{% endfor %}",
+        "{{ raise_exception('two\nlines') }}",
+        "{{ nope." + "x" * 5000 + ".y }}",
     ],
 )
 def test_template_that_fails_is_one_line(template: str) -> None:
-    with pytest.raises(GenerationError, match="chat template"):
+    with pytest.raises(GenerationError, match="chat template") as error:
         with_template(template).render_chat(MESSAGES)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_template_that_is_no_text(tmp_path: Path) -> None:
+    folder = write_toy_bundle(Toy(), tmp_path / "bundle")
+    path = folder / "chat_template.jinja"
+    path.write_bytes(b"\xff" * path.stat().st_size)
+    with pytest.raises(ArtifactError, match="chat_template.jinja: is not UTF-8"):
+        load(folder, verify_hash=False)
+
+
+def test_tokenizer_that_fails_when_used() -> None:
+    no_ids = Tokenizer(models.WordPiece({}, unk_token="<unk>"))
+    panics = toy_tokenizer()
+    panics.decoder = decoders.Strip("a", 1000, 1000)
+    with pytest.raises(GenerationError, match="cannot encode this text"):
+        BundleTokenizer(no_ids, {}, None).encode("ab")
+    with pytest.raises(GenerationError, match="cannot decode the output"):
+        BundleTokenizer(panics, {}, None).decode([1, 2])
 
 
 def test_no_template(load_toy: LoadToy) -> None:
