@@ -109,6 +109,7 @@ def test_max_length_is_the_models(sound: Path, tmp_path: Path) -> None:
         ("---\ntags: [x]\n---\nlicense: mit\n", None),
         ("# Model\nlicense: mit\n", None),
         ("---\nlicense:\n---\n", None),
+        ("---\nlicense: a\x1b[31mb\n---\n", "a?[31mb"),
         ("", None),
     ],
 )

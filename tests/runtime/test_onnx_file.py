@@ -74,3 +74,11 @@ def test_damaged_files_give_one_error(
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole)))])
     with contextlib.suppress(ArtifactError):
         read_onnx(path)
+
+
+def test_field_number_that_other_readers_cut_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    # Field 7, the graph, with bit 32 of the key set, and nothing in it.
+    path.write_bytes(bytes([0xBA, 0x80, 0x80, 0x80, 0x10, 0x00]))
+    with pytest.raises(ArtifactError, match="not a whole ONNX file"):
+        read_onnx(path)
