@@ -73,7 +73,7 @@ def test_template_that_is_no_text(tmp_path: Path) -> None:
     folder = write_toy_bundle(Toy(), tmp_path / "bundle")
     path = folder / "chat_template.jinja"
     path.write_bytes(b"\xff" * path.stat().st_size)
-    with pytest.raises(ArtifactError, match="chat_template.jinja: is not UTF-8"):
+    with pytest.raises(ArtifactError, match=r"chat_template\.jinja: is not UTF-8"):
         load(folder, verify_hash=False)
 
 
