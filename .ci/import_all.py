@@ -10,14 +10,20 @@ import pkgutil
 import sys
 from importlib.util import find_spec
 
-COMPILE_PACKAGES = ("torch", "transformers", "onnx", "onnxscript", "onnx_ir", "safetensors")
+COMPILE_PACKAGES = (
+    "torch",
+    "transformers",
+    "onnx",
+    "onnxscript",
+    "onnx_ir",
+    "safetensors",
+    "sympy",
+)
 COMPILER = (
     "acceptance",
-    "commands.check",
-    "commands.export",
-    "commands.passes",
     "driver",
     "export",
+    "graph_call",
     "ops",
     "passes",
     "program",

@@ -27,7 +27,6 @@ _CANDIDATES = (
     aten.contiguous.default,
     aten.clone.default,
     aten.detach.default,
-    aten.detach_.default,
     aten.alias.default,
     aten.lift_fresh_copy.default,
 )

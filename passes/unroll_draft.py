@@ -21,7 +21,7 @@ from spec_compile.passes.round import (
     select_rows,
 )
 from spec_compile.program import Composite, Graph, Program, trace, updated_name
-from spec_compile.sampling import sample
+from spec_compile.sampling import argmax, sample
 
 
 class DraftLoop(Composite):
@@ -69,7 +69,7 @@ class DraftLoop(Composite):
         self, logits: Tensor, tensors: Mapping[str, Tensor], index: int
     ) -> tuple[Tensor, Tensor]:
         if not self.samples:
-            return logits[:, 0].argmax(dim=-1), logits
+            return argmax(logits[:, 0]), logits
         law = PROCESS_LOGITS(logits, *sampling_of(tensors))[:, 0]
         return sample(law, tensors["uniforms"][:, index]), law
 

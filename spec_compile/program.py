@@ -96,7 +96,7 @@ class Program:
         return Program({name: graph for name, graph in self.graphs.items() if name not in names})
 
     def structural_hash(self) -> str:
-        """A digest that changes when, and only when, a graph or a tensor table changes."""
+        """A digest of the code of every graph and of the tensor tables; weights do not count."""
         digest = hashlib.sha256()
         for name, graph in self.graphs.items():
             digest.update(f"{name}{graph.inputs}{graph.outputs}\n{graph.text()}".encode())

@@ -129,8 +129,6 @@ def session_options(ort: Any, num_threads: int | None, log_severity: int = _FATA
     # Idle threads of one session spin on the cores that the next session's run needs: let them
     # spin inside a run only (without any spinning a small model is a half slower).
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    # Probabilities that underflow would make a softmax several times slower.
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
     if num_threads is not None:
         options.intra_op_num_threads = num_threads
     return options
