@@ -77,7 +77,7 @@ class _ProcessLogits(nn.Module):
 
 def process_logits_function(vocab_size: int) -> ir.Function:
     """The sampling transforms for a vocabulary of `vocab_size` as an ONNX function."""
-    # Tracing a branch counts as a compilation, and a process may do only so many of one function.
+    # Earlier traces in this process leave guards on sizes, which a second one would trip over.
     torch.compiler.reset()
     row, rows = torch.export.Dim("B"), torch.export.Dim("R")
     options = tuple(

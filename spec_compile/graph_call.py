@@ -123,8 +123,10 @@ class _Splicer:
             self.lifted.append(
                 replace(spec, arg=TensorArgument(name=placeholder.name), target=target)
             )
-            held = self.state if spec.target in source.state_dict else self.constants
-            held[target] = {**source.constants, **source.state_dict}[spec.target]
+            if spec.target in source.state_dict:
+                self.state[target] = source.state_dict[spec.target]
+            else:
+                self.constants[target] = source.constants[spec.target]
 
     def _copy(self, node: fx.Node) -> None:
         if node.op == "call_function" and node.target is _CALL_GRAPH:
