@@ -32,6 +32,8 @@ def check_output(output: Path) -> None:
             pass
     except OSError as error:
         raise ArtifactError(f"cannot write to {parent}: {error.strerror}") from error
+    except ValueError as error:  # a NUL, say
+        raise ArtifactError(f"{str(output)!r} cannot name a folder: {error}") from error
 
 
 @contextmanager

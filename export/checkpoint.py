@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,12 +68,13 @@ class Checkpoint:
         return _plain(lines[0].removeprefix("license:").strip()) or None if lines else None
 
 
-def open_checkpoint(source: str) -> Checkpoint:
+def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
     """Find and check a model: a preset, a local folder, or a hub id.
 
     Raises:
         CheckpointError: not found, no `config.json`, or no sound safetensors weights.
     """
+    source = os.fspath(source)
     folder = _find(source)
     if not (folder / "config.json").is_file():
         raise CheckpointError(
@@ -216,9 +218,13 @@ def _find(source: str) -> Path:
     if preset is not None:
         return preset
     path = Path(source)
-    if path.is_dir():
+    try:
+        is_folder, exists = path.is_dir(), path.exists()
+    except OSError as error:
+        raise CheckpointError(f"no model {source[:80]!r}: {error.strerror}") from error
+    if is_folder:
         return path
-    if path.exists():
+    if exists:
         raise CheckpointError(f"{source} is a file; give the folder of a Hugging Face model")
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
         raise CheckpointError(

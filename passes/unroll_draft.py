@@ -44,7 +44,8 @@ class DraftLoop(Composite):
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One round of drafting; see the class."""
         caches = {spec.name: tensors[spec.name] for spec in cache_inputs(self.graph)}
-        step = {"tokens": tensors["tokens"], "lengths": tensors["lengths"], **caches}
+        tokens = self._known(tensors["tokens"])
+        step = {"tokens": tokens, "lengths": tensors["lengths"], **caches}
         length = tensors["lengths"] + tensors["num_new"]
         row = (tensors["num_new"] - 1).clamp(min=0)[:, None]
         proposed: list[Tensor] = []
@@ -64,6 +65,11 @@ class DraftLoop(Composite):
         if self.samples:
             results["draft_probs"] = torch.stack(laws, dim=1)
         return results | written
+
+    def _known(self, tokens: Tensor) -> Tensor:
+        """The draft reads its own last id for one it has no embedding of: any draft is exact."""
+        rows = next(int(s.shape[-1]) for s in self.graph.outputs if s.name == "logits")
+        return tokens.clamp(max=rows - 1) if rows < self.vocab_size else tokens
 
     def _propose(
         self, logits: Tensor, tensors: Mapping[str, Tensor], index: int

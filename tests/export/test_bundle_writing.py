@@ -114,6 +114,11 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
         check_output(tmp_path / ("x" * 300))
 
 
+def test_a_name_that_no_system_takes_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="cannot name a folder"):
+        check_output(tmp_path / "a\0b")
+
+
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 64 << 10) as disk:
         with pytest.raises(ArtifactError) as error:

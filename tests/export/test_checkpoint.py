@@ -132,3 +132,14 @@ def test_every_missing_weight_is_counted(folder: Path) -> None:
     checkpoint = open_checkpoint(str(folder))
     with pytest.raises(CheckpointError, match=r"layers\.1\.mlp\.down_proj\.weight and 2 more"):
         load_model(checkpoint, torch.float32)
+
+
+def test_a_path_is_as_good_as_a_text(sound: Path, tmp_path: Path) -> None:
+    assert open_checkpoint(sound) == open_checkpoint(str(sound))
+    with pytest.raises(CheckpointError, match="no model"):
+        open_checkpoint(tmp_path / "nowhere")
+
+
+def test_a_name_longer_than_any_path_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="no model"):
+        open_checkpoint("a" * 5000)

@@ -135,6 +135,16 @@ def test_logits_that_are_not_numbers_emit_nothing_in_their_row(acceptance: str) 
         assert (outputs["num_emitted"] > 0).tolist() == [True, False, False, True]
 
 
+def test_a_draft_law_that_is_not_a_number_emits_nothing_in_its_row() -> None:
+    program = fuse("rejection", 8)(Program({"target": table_model(torch.zeros(8, 8))})).program
+    graph = program.graphs["verify"]
+    inputs = table_inputs([0, 5, 6], K + 1)
+    inputs["draft_probs"][1, 1] = float("nan")
+    inputs["draft_probs"][2, 2] = float("inf")
+    outputs = call(graph, as_function(graph), inputs)
+    assert (outputs["num_emitted"] > 0).tolist() == [True, False, False]
+
+
 @pytest.mark.parametrize("head_rows", [6, 8, 10])
 def test_the_head_is_cut_or_padded_to_the_vocabulary(head_rows: int) -> None:
     """Padding has no mass; rows past the vocabulary, the best logits here, are cut off."""

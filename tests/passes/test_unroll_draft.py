@@ -94,3 +94,18 @@ def test_never_proposes_an_id_that_the_tokenizer_does_not_know(pair: Pair) -> No
     assert outputs["draft_probs"].shape[-1] == VOCAB_SIZE - 4
     totals = outputs["draft_probs"].sum(-1)
     torch.testing.assert_close(totals, torch.ones_like(totals))
+
+
+def test_reads_tokens_that_the_draft_has_no_embedding_of(pair: Pair) -> None:
+    """Ids past the draft's head read as its last one; they are never proposed."""
+    program = unroll("rejection", VOCAB_SIZE + 6)(pair.program).program
+    graph = program.graphs["draft"]
+    each = random_round(pair, 1, K)
+    unknown, last = (
+        each.tensors | {"tokens": torch.full_like(each.tensors["tokens"], token)}
+        for token in (VOCAB_SIZE + 5, VOCAB_SIZE - 1)
+    )
+    outputs, expected = (call(graph, as_function(graph), tensors) for tensors in (unknown, last))
+    assert torch.equal(outputs["draft_tokens"], expected["draft_tokens"])
+    assert int(outputs["draft_tokens"].max()) < VOCAB_SIZE
+    assert float(outputs["draft_probs"][..., VOCAB_SIZE:].sum()) == 0
