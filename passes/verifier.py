@@ -1,4 +1,4 @@
-"""What is legal in any program: a table of rules, each a name, a check and a message."""
+"""What is legal in any program: a table of invariants, each with a check of one graph."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _NAMESPACES = frozenset({"aten", "spec_compile", "higher_order", "_operator", "t
 
 
 @dataclass(frozen=True)
-class Rule:
-    """A rule about one graph: `breaches` yields the offenders, in words."""
+class Invariant:
+    """An invariant of one graph: `breaches` yields the offenders, in words."""
 
     name: str
     breaches: Callable[[Graph], Iterator[str]]
@@ -90,13 +90,13 @@ def _caches_only_attended(graph: Graph) -> Iterator[str]:
                 yield f"{spec.name} is read by {user.name}"
 
 
-RULES = (
-    Rule("inputs match the tensor table", _inputs_match),
-    Rule("outputs match the tensor table", _outputs_match),
-    Rule("all randomness is an input", _no_randomness),
-    Rule("only known operators", _known_operators),
-    Rule("every cache is updated", _caches_updated),
-    Rule("only attention reads a cache", _caches_only_attended),
+INVARIANTS = (
+    Invariant("inputs match the tensor table", _inputs_match),
+    Invariant("outputs match the tensor table", _outputs_match),
+    Invariant("all randomness is an input", _no_randomness),
+    Invariant("only known operators", _known_operators),
+    Invariant("every cache is updated", _caches_updated),
+    Invariant("only attention reads a cache", _caches_only_attended),
 )
 
 
@@ -107,9 +107,9 @@ def verify(program: Program) -> None:
         VerifierError: a rule is broken; the message names graph, rule and the first offender.
     """
     for name, graph in program.graphs.items():
-        for rule in RULES:
-            for breach in rule.breaches(graph):
-                raise VerifierError(f"graph {name} breaks the rule '{rule.name}': {breach}")
+        for invariant in INVARIANTS:
+            for breach in invariant.breaches(graph):
+                raise VerifierError(f"graph {name} breaks the rule '{invariant.name}': {breach}")
 
 
 def _calls(graph: Graph) -> Iterator[fx.Node]:

@@ -1,6 +1,7 @@
 """The command line: parses, calls one sub-command, and turns errors into one line and a code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output left.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted, 141 the reader of the output left,
+143 terminated.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ import argparse
 import importlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from spec_compile import __version__
@@ -24,7 +27,7 @@ COMMANDS: Mapping[str, str] = {
     "bench": "measure a bundle against target-only decoding",
     "passes": "list the pipeline of graph passes",
 }
-_FAILED, _USAGE, _INTERRUPTED, _BROKEN_PIPE = 1, 2, 130, 141
+_FAILED, _USAGE, _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 1, 2, 130, 141, 143
 _EXTRA_OF = {
     "torch": "compile",
     "transformers": "compile",
@@ -61,6 +64,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         need = f"needs {error.name}; run: pip install 'spec-compile[{_EXTRA_OF[error.name]}]'"
         return _complain(f"error: this command {need}", _FAILED)
     return code
+
+
+def run() -> int:
+    """The installed command: `main` for a whole process."""
+    if sys.stdout is None:  # closed by the shell; open until the process ends
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    # An exception, so that a terminated export takes its unfinished bundle away.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
+    return main()
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:
@@ -122,4 +134,4 @@ def _discard_stdout() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run())

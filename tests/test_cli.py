@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -176,6 +177,16 @@ def test_reader_that_leaves_is_no_error(bundle: str) -> None:
     os.close(writer)
     assert run.returncode == 128 + signal.SIGPIPE
     assert run.stderr == ""
+
+
+def test_closed_stdout_is_no_error(bundle: str) -> None:
+    command = [sys.executable, "-m", "spec_compile.cli", "generate", bundle, "--prompt", "ab"]
+    closed = shlex.join(command) + " >&-"
+    run = subprocess.run(
+        ["sh", "-c", closed], stderr=subprocess.PIPE, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0
+    assert len(run.stderr.splitlines()) == 1
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -251,6 +251,19 @@ def test_interrupt(step: str, pair: list[str], tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_termination_leaves_nothing(pair: list[str], tmp_path: Path) -> None:
+    arguments = [*pair, *SMALL, "-v", "-o", str(tmp_path / "new" / "bundle")]
+    command = [sys.executable, "-m", "spec_compile.cli", "export", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        next(line for line in process.stderr if "build onnxruntime" in line)
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+    assert process.returncode == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
 def test_summary_is_one_line_on_stdout(
     pair: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from spec_compile.errors import VerifierError
 from spec_compile.ops import CACHED_ATTENTION
-from spec_compile.passes.verifier import RULES, verify
+from spec_compile.passes.verifier import INVARIANTS, verify
 from spec_compile.program import Graph, Program, TensorSpec
 from tests.helpers.hand_made import floats, hand_made, integers
 
@@ -152,7 +152,7 @@ def test_a_broken_rule_is_named(name: str) -> None:
 
 
 def test_every_rule_is_broken_above() -> None:
-    assert {rule for _, rule, _ in BROKEN.values()} == {rule.name for rule in RULES}
+    assert {rule for _, rule, _ in BROKEN.values()} == {rule.name for rule in INVARIANTS}
 
 
 def test_a_good_graph_passes() -> None:
