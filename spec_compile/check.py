@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spec_compile.checking.contexts import check_prompts
+from spec_compile.checking.edges import check_edges
 from spec_compile.checking.greedy import check_greedy
 from spec_compile.checking.law import SETTINGS, Setting, check_law
 from spec_compile.checking.logits import check_logits
@@ -122,6 +123,7 @@ def _planned(
         checks["law"] = lambda: check_law(
             decoder, prompts, options.settings, options.law_samples, seed, progress
         )
+        checks["edges"] = lambda: check_edges(decoder, prompts, options.settings, progress)
     return checks
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_compile.checking.chi_square import chi_square
+from spec_compile.checking.power import smallest_noticed
 from spec_compile.checking.result import SKIPPED, CheckResult, Progress, no_progress, verdict
 from spec_compile.runtime.api import Decoder
 from spec_compile.runtime.batch import Batch
@@ -28,6 +29,8 @@ from spec_compile.runtime.sampling import Sampling, process_logits
 
 LEVEL = 1e-4
 """Probability that a bundle whose law is right fails, over all tests together (Bonferroni)."""
+POWER = 0.9
+"""Probability with which a law that is wrong by the `noticed` total variation fails a test."""
 
 _STAGE = "law"
 _FEWEST_ROUNDS = 200
@@ -119,7 +122,7 @@ def choose_contexts(
     for setting in settings:
         taken = {index for index, _ in chosen}
         for index in sorted(usable, key=taken.__contains__):  # those not taken first
-            if _is_settled(logits[index], setting):
+            if is_settled(logits[index], setting):
                 chosen.append((index, setting))
                 break
     return chosen
@@ -171,9 +174,9 @@ def law_tests(
         if len(blocks) < _FEWEST_ROUNDS or len(tokens) >= decoder.manifest.config.max_length:
             return
         logits = decoder.next_logits(tokens)
-        if not _is_settled(logits, setting):
+        if not is_settled(logits, setting):
             return
-        law = _law(logits, setting)
+        law = law_of(logits, setting)
         drawn = _fill_in(blocks[:, position], law, rng)
         counts = np.bincount(drawn, minlength=len(law))
         found = chi_square(counts, law)
@@ -187,9 +190,11 @@ def _conclude(tests: Sequence[LawTest], num_samples: int) -> CheckResult:
         return CheckResult(_STAGE, SKIPPED, "no context whose law rounding leaves alone")
     threshold = LEVEL / len(tests)
     worst = min(tests, key=lambda test: test.p_value)
+    noticed = max(_noticed(test, threshold) for test in tests if test.position == 0)
     detail = (
         f"{len(tests)} chi-square tests of {num_samples} rounds or less: smallest p "
-        f"{worst.p_value:.2g} (at least {threshold:.1e})"
+        f"{worst.p_value:.2g} (at least {threshold:.1e}); a total variation of {noticed:.2f} after "
+        f"the prompt would be noticed with probability {POWER:g}"
     )
     if worst.p_value < threshold:
         detail += f"; prompt {worst.context}, position {worst.position}, {_named(worst.setting)}"
@@ -197,26 +202,41 @@ def _conclude(tests: Sequence[LawTest], num_samples: int) -> CheckResult:
         "level": LEVEL,
         "threshold": threshold,
         "samples": num_samples,
-        "tests": [{**asdict(test), "setting": test.setting._asdict()} for test in tests],
+        "power": POWER,
+        "tests": [
+            {
+                **asdict(test),
+                "setting": test.setting._asdict(),
+                "noticed_total_variation": _noticed(test, threshold),
+            }
+            for test in tests
+        ],
     }
     return CheckResult(_STAGE, verdict(worst.p_value >= threshold), detail, figures)
 
 
-def _law(logits: NDArray[np.float32], setting: Setting) -> NDArray[np.float32]:
+def _noticed(test: LawTest, threshold: float) -> float:
+    if test.cells < 2:
+        return 1.0
+    return smallest_noticed(test.samples, test.cells, threshold, POWER)
+
+
+def law_of(logits: NDArray[np.float32], setting: Setting) -> NDArray[np.float32]:
+    """The law [V] that `logits` [V] give under the options of `setting`."""
     sampling = Sampling(*(np.array([value]) for value in setting))
     law: NDArray[np.float32] = process_logits(logits[None, None], sampling)[0, 0]
     return law
 
 
-def _is_settled(logits: NDArray[np.float32], setting: Setting) -> bool:
+def is_settled(logits: NDArray[np.float32], setting: Setting) -> bool:
     """Whether rounding of the logits cannot decide which tokens top-k, top-p or min-p keep."""
-    if setting == Setting(setting.temperature):
+    if setting == Setting(setting.temperature) and setting.temperature > 0:
         return True
     rng = np.random.default_rng(0)
-    kept = _law(logits, setting) > 0
+    kept = law_of(logits, setting) > 0
     for _ in range(_PROBES):
         noise = rng.normal(0, _ROUNDING, logits.shape).astype(np.float32)
-        if ((_law(logits + noise, setting) > 0) != kept).any():
+        if ((law_of(logits + noise, setting) > 0) != kept).any():
             return False
     return True
 
@@ -234,7 +254,7 @@ def _fill_in(
 
 
 def _entropy(logits: NDArray[np.float32]) -> float:
-    law = _law(logits, Setting()).astype(np.float64)
+    law = law_of(logits, Setting()).astype(np.float64)
     return float(-(law[law > 0] * np.log(law[law > 0])).sum())
 
 

@@ -73,6 +73,7 @@ def test_a_right_bundle_passes(fusion: str, tmp_path: Path) -> None:
         "files": "pass",
         "greedy": "pass",
         "law": "pass",
+        "edges": "pass",
     }
     prompts = results["greedy"].figures["prompts"]
     assert results["greedy"].figures["tokens_compared"] == prompts * 24 * 2  # alone and in a batch
@@ -82,7 +83,7 @@ def test_a_right_bundle_passes(fusion: str, tmp_path: Path) -> None:
 
 def test_a_greedy_bundle_has_no_law_to_check(tmp_path: Path) -> None:
     folder = write_toy_bundle(Toy(acceptance="greedy"), tmp_path / "bundle")
-    assert statuses(folder) == {"files": "pass", "greedy": "pass", "law": "skip"}
+    assert statuses(folder) == {"files": "pass", "greedy": "pass", "law": "skip", "edges": "skip"}
 
 
 def test_accepting_everything_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_accepting_everything_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
     monkeypatch.setattr(toy_bundle._ToyGraph, "_leading", accept_all)
     folder = write_toy_bundle(Toy(), tmp_path / "bundle")
-    assert statuses(folder) == {"files": "pass", "greedy": "FAIL", "law": "FAIL"}
+    assert statuses(folder) == {"files": "pass", "greedy": "FAIL", "law": "FAIL", "edges": "FAIL"}
 
 
 def test_a_wrong_residual_fails_by_its_law_alone(
@@ -106,7 +107,7 @@ def test_a_wrong_residual_fails_by_its_law_alone(
 
     monkeypatch.setattr(toy_bundle._ToyGraph, "Relu", flat, raising=False)
     folder = write_toy_bundle(Toy(draft="random"), tmp_path / "bundle")
-    assert statuses(folder) == {"files": "pass", "greedy": "pass", "law": "FAIL"}
+    assert statuses(folder) == {"files": "pass", "greedy": "pass", "law": "FAIL", "edges": "pass"}
 
 
 def test_another_target_fails(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_another_target_fails(tmp_path: Path) -> None:
     folder = write_toy_bundle(toy, tmp_path / "bundle")
     replace_target(folder, toy, np.roll(toy.target.table, 1, axis=1))
     results = outcomes(folder)
-    assert [one.status for one in results.values()] == ["pass", "FAIL", "FAIL"]
+    assert [one.status for one in results.values()] == ["pass", "FAIL", "FAIL", "FAIL"]
     assert len(results["greedy"].figures["mismatches"]) > 0
 
 
@@ -163,10 +164,11 @@ def test_the_table_and_the_json_object(good: str, capsys: pytest.CaptureFixture[
     arguments = ["check", good, "--temperature", "0.8", "--seed", "3", *QUICK_ARGUMENTS]
     assert main(arguments) == 0
     captured = capsys.readouterr()
-    assert [line.split()[:2] for line in captured.out.splitlines()[:3]] == [
+    assert [line.split()[:2] for line in captured.out.splitlines()[:4]] == [
         ["files", "pass"],
         ["greedy", "pass"],
         ["law", "pass"],
+        ["edges", "pass"],
     ]
     assert captured.err == ""
     assert main([*arguments, "--json"]) == 0
@@ -179,12 +181,14 @@ def test_the_table_and_the_json_object(good: str, capsys: pytest.CaptureFixture[
     assert len({test["context"] for test in law["tests"]}) > 1
 
 
-@pytest.mark.parametrize("part", ["greedy", "law"])
-def test_one_part_alone(part: str, good: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("part, checks", [("greedy", ["greedy"]), ("law", ["law", "edges"])])
+def test_one_part_alone(
+    part: str, checks: list[str], good: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [f"--{part}", "--json", "--temperature", "1", *QUICK_ARGUMENTS]
     assert main(["check", good, *arguments]) == 0
-    checks = json.loads(capsys.readouterr().out)["checks"]
-    assert [check["name"] for check in checks] == ["files", part]
+    found = json.loads(capsys.readouterr().out)["checks"]
+    assert [check["name"] for check in found] == ["files", *checks]
 
 
 @pytest.mark.parametrize(
