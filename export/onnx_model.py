@@ -15,6 +15,7 @@ from onnxscript.rewriter import RewriteRuleSet, rewrite
 from onnxscript.rewriter.rules.fusion import _rms_normalization, _rotary_embedding
 
 from spec_compile.errors import BackendError
+from spec_compile.export.backend import BuildContext
 from spec_compile.export.core_aten import core_program
 from spec_compile.export.onnx_operators import (
     DOMAIN,
@@ -24,7 +25,7 @@ from spec_compile.export.onnx_operators import (
     translations,
 )
 from spec_compile.export.onnx_weights import fold_transposed_weights, name_weights
-from spec_compile.program import Graph, first_line
+from spec_compile.program import Graph, Program, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +76,16 @@ class OnnxTranslator:
         ir_passes.NameFixPass()(model)
         ir_passes.RemoveUnusedNodesPass()(model)
         model.opset_imports.pop(DOMAIN, None)
+
+
+def translate_program(program: Program, context: BuildContext) -> dict[str, ir.Model]:
+    """Every graph of `program` in standard operators, which any ONNX engine reads.
+
+    Raises:
+        BackendError: an operator has no ONNX form.
+    """
+    translator = OnnxTranslator(context.vocab_size, context.weight_names)
+    return {name: translator.translate(graph) for name, graph in program.graphs.items()}
 
 
 def _translate(graph: Graph) -> ir.Model:

@@ -108,7 +108,9 @@ def compile(
     program = run_pipeline(captured, config, watchers, report)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
-        context = BuildContext(captured.vocab_size, _weight_names(captured.models))
+        context = BuildContext(
+            captured.vocab_size, program.weight_names, captured.max_length, config.batch_size
+        )
         files = backend(config.backend).build(program, context, staging)
         report(_WRITE)
         pair.tokenizer.write(staging)
@@ -182,7 +184,7 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
         )
     rows = {name: _head_rows(graph) for name, graph in graphs.items()}
     vocab_size = vocabulary_size(pair.tokenizer, rows["target"], rows["draft"])
-    return Captured(Program(graphs), models, vocab_size, max_length)
+    return Captured(Program(graphs, _weight_names(models)), models, vocab_size, max_length)
 
 
 def run_pipeline(

@@ -50,7 +50,12 @@ def capture_pair(
         )
         for name, model, prefix in (("target", target, ""), ("draft", draft, "draft_"))
     }
-    return Program(graphs)
+    names = {
+        weight.data_ptr(): f"{owner}.{name}"
+        for owner, model in (("target", target), ("draft", draft))
+        for name, weight in model.named_parameters()
+    }
+    return Program(graphs, names)
 
 
 def run_pipeline(
