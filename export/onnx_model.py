@@ -25,6 +25,7 @@ from spec_compile.export.onnx_operators import (
     translations,
 )
 from spec_compile.export.onnx_weights import fold_transposed_weights, name_weights
+from spec_compile.export.type_promotion import promotion_by_metadata
 from spec_compile.program import Graph, Program, first_line
 
 logger = logging.getLogger(__name__)
@@ -101,14 +102,15 @@ def _translate(graph: Graph) -> ir.Model:
 
 
 def _export(program: torch.export.ExportedProgram) -> ir.Model:
-    exported = torch.onnx.export(
-        program,
-        dynamo=True,
-        optimize=False,
-        opset_version=OPSET_VERSION,
-        custom_translation_table=dict(translations()),
-        verbose=False,
-    )
+    with promotion_by_metadata():
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            optimize=False,
+            opset_version=OPSET_VERSION,
+            custom_translation_table=dict(translations()),
+            verbose=False,
+        )
     assert exported is not None
     return exported.model
 

@@ -41,7 +41,8 @@ def choose(
         for user, index in inside:
             user.replace_input_with(index, old)
     ordered = [each for each in graph if each in region]
-    graph.remove(ordered)
+    # Nodes that move into a branch keep their inputs; nodes that go must not hold on to theirs.
+    graph.remove(ordered, safe=condition is None)
     if condition is not None:
         _fill(outer, node, ordered, results)
     for name, new in zip(names, replaced, strict=True):

@@ -23,7 +23,7 @@ from spec_compile.export.cpu.cached_attention import (
     sizes_of,
 )
 from spec_compile.export.cpu.evaluate import NotAFunctionOfPositions, all_positions, evaluate
-from spec_compile.export.cpu.layout import by_token, packed_source
+from spec_compile.export.cpu.layout import by_token, packed_source, size_of_tokens
 from spec_compile.export.cpu.lowering import (
     CONTRIB,
     Lowered,
@@ -208,7 +208,7 @@ class _Builder:
         key = (attention.lengths, str(sizes_of(attention.new_keys)[2]))
         if key not in self.totals:
             one = constant(ir.tensor(np.array(1, dtype=np.int64)))
-            new = ir.node("Shape", [attention.new_values], {"start": 2, "end": 3})
+            new = size_of_tokens(attention.new_values, 1)
             entries = ir.node("Add", [attention.lengths, new.outputs[0]])
             last = ir.node("Sub", [entries.outputs[0], one.outputs[0]])
             total = ir.node("ReduceMax", [entries.outputs[0]], {"keepdims": 0})
@@ -222,10 +222,7 @@ class _Builder:
         key = str(sizes_of(attention.new_keys)[2])
         if key not in self.conditions:
             one = constant(ir.tensor(np.array([1], dtype=np.int64)))
-            sizes = [
-                ir.node("Shape", [attention.new_values], {"start": axis, "end": axis + 1})
-                for axis in (0, 2)
-            ]
+            sizes = [size_of_tokens(attention.new_values, axis) for axis in (0, 1)]
             least = ir.node("Min", [size.outputs[0] for size in sizes])
             equal = ir.node("Equal", [least.outputs[0], one.outputs[0]])
             scalar = ir.node("Squeeze", [equal.outputs[0]])

@@ -30,6 +30,20 @@ def by_token(heads: ir.Value) -> tuple[ir.Value, list[ir.Node]]:
     return nodes[-1].outputs[0], nodes
 
 
+def size_of_tokens(heads: ir.Value, axis: int) -> ir.Node:
+    """A node that gives B (axis 0) or T (axis 1) of `heads` [B, H, T, D], as [1] int64.
+
+    It reads the tensor that projections made, so that nothing else has to be kept for it.
+    """
+    source = _source(heads)
+    if source is None:
+        source, axis = heads, 2 * axis
+    node = ir.node("Shape", [source], {"start": axis, "end": axis + 1})
+    node.outputs[0].type = ir.TensorType(ir.DataType.INT64)
+    node.outputs[0].shape = ir.Shape([1])
+    return node
+
+
 def packed_source(parts: Sequence[ir.Value]) -> ir.Value | None:
     """The tensor [B, T, N] that `parts`, heads of queries, keys and values, split without rest."""
     sources = [_source(part) for part in parts]

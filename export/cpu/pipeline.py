@@ -12,6 +12,7 @@ from spec_compile.export.backend import BuildContext
 from spec_compile.export.cpu.fuse_skip_norms import FuseSkipNorms
 from spec_compile.export.cpu.group_attention import GroupAttention
 from spec_compile.export.cpu.lowering import Lowering
+from spec_compile.export.cpu.separate_heads import SeparateHeads
 from spec_compile.export.cpu.slice_caches import SliceCaches
 
 logger = logging.getLogger(__name__)
@@ -19,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def build_lowerings() -> list[Lowering]:
     """The lowerings, in the order in which they run."""
-    return [SliceCaches(), GroupAttention(), FuseSkipNorms()]
+    return [SliceCaches(), GroupAttention(), FuseSkipNorms(), SeparateHeads()]
 
 
 def lower_for_cpu(

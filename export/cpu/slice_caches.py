@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from spec_compile.export.backend import BuildContext
 from spec_compile.export.cpu.cached_attention import CachedAttention, cached_attentions
+from spec_compile.export.cpu.layout import size_of_tokens
 from spec_compile.export.cpu.lowering import Lowered, Lowering, constant, produced_by, typed
 from spec_compile.export.cpu.masks import Masks
 
@@ -61,7 +62,7 @@ class _Slices:
         key = (attention.lengths, str(attention.new_keys.shape[2]))
         if key not in self.ends:
             longest = ir.node("ReduceMax", [attention.lengths], {"keepdims": 1})
-            new = ir.node("Shape", [attention.new_keys], {"start": 2, "end": 3})
+            new = size_of_tokens(attention.new_values, 1)
             total = ir.node("Add", [longest.outputs[0], new.outputs[0]])
             self._insert(attention, longest, new, total)
             for node in (longest, new, total):

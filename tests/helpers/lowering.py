@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from spec_compile.export.cpu.lowering import Lowering
 from spec_compile.export.cpu.pipeline import lower_for_cpu
 from spec_compile.export.onnx_model import translate_program
 from spec_compile.export.onnxruntime import write_models
+from spec_compile.export.weight_names import name_weights_of
 from spec_compile.passes.merge_duplicates import MergeDuplicates
 from spec_compile.passes.pack_projections import PackProjections
 from spec_compile.passes.remove_no_ops import RemoveNoOps
@@ -30,13 +31,13 @@ from tests.helpers.captured import (
     random_tokens,
     updated_caches,
 )
-from tests.helpers.onnx_files import OnnxFile, weight_names
+from tests.helpers.onnx_files import OnnxFile
 from tests.helpers.tiny_models import VOCAB_SIZE
 
 WINDOW = 4
 MAX_LENGTH = 32
 # Heads of 16 are wide enough for the engine's own rotary embedding, those of 8 are not.
-MODELS = MappingProxyType(
+MODELS: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
     {
         "llama": ("llama", {"head_dim": 16}),
         "narrow": ("llama", {"tie_word_embeddings": True}),
@@ -82,9 +83,8 @@ class Translated:
 def translated(name: str, batch_size: int = 8) -> Translated:
     """The model of MODELS called `name`, captured and translated once for all tests."""
     kind, options = MODELS[name]
-    fields: dict[str, Any] = dict(options)
-    model = eager_model(kind, **fields)
-    program = Program({"target": capture_model(model)}, weight_names(target=model))
+    model = eager_model(kind, **options)
+    program = Program({"target": capture_model(model)}, name_weights_of({"target": model}))
     for each in (PackProjections(), RemoveNoOps(), MergeDuplicates()):
         program = each(program).program
     context = BuildContext(VOCAB_SIZE, program.weight_names, MAX_LENGTH, batch_size)
