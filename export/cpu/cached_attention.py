@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -54,12 +55,9 @@ class CachedAttention:
     @property
     def owner(self) -> str:
         """The model whose cache this is: `draft` or `target`."""
-        value: ir.Value | None = self.keys.inputs[0]
-        while value is not None and (writer := value.producer()) is not None:
-            # Steps of an unrolled loop write to what the step before wrote.
-            cache = next(i for i in writer.inputs if i is not None and _is_cache(i, self.slots))
-            value = cache
-        return "draft" if value is not None and str(value.name).startswith("draft_") else "target"
+        # Every write of a cache is an output of the graph, named after its input.
+        name = str(self.keys.outputs[0].name)
+        return "draft" if re.fullmatch(r"next\d*_draft_.*", name) else "target"
 
 
 def cached_attentions(graph: ir.Graph) -> Iterator[CachedAttention]:
@@ -104,11 +102,6 @@ def _write(value: ir.Value | None) -> ir.Node | None:
 def _uncut(value: ir.Value | None) -> ir.Value | None:
     cut = produced_by(value, "Slice")
     return value if cut is None else cut.inputs[0]
-
-
-def _is_cache(value: ir.Value, slots: int) -> bool:
-    sizes = sizes_of(value)
-    return len(sizes) == 4 and sizes[2] == slots
 
 
 def _given(value: ir.Value | None) -> ir.Value:
