@@ -140,9 +140,8 @@ def _replace(
         with graph.inserting_before(group[0]):
             whole = insert_call(graph, aten.linear.default, (group[0].args[0], *operands))
             split = insert_call(graph, aten.split_with_sizes.default, (whole, sizes, -1))
-        for index, node in enumerate(group):
-            with graph.inserting_before(group[0]):
-                part = _part(graph, split, index)
+            parts = [_part(graph, split, index) for index in range(len(group))]
+        for node, part in zip(group, parts, strict=True):
             node.replace_all_uses_with(part)
             graph.erase_node(node)
     return len(groups)
