@@ -6,6 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 import pytest
+from numpy.typing import NDArray
 
 from spec_compile.export.backend import BuildContext
 from spec_compile.export.cpu.fuse_skip_norms import FuseSkipNorms
@@ -28,15 +29,18 @@ def model_of(body: str, y: str = "float[B, T, 4]") -> ir.Model:
     )
 
 
-def run(model: ir.Model, y_shape: tuple[int, ...] = (2, 3, 4)) -> list[np.ndarray]:  # type: ignore[type-arg]
+def run(model: ir.Model) -> list[NDArray[np.float32]]:
     generator = np.random.default_rng(0)
-    shapes = {"x": (2, 3, 4), "y": y_shape, "w": (4,), "b": (4,)}
+    shapes = {"x": (2, 3, 4), "y": (2, 3, 4), "w": (4,), "b": (4,)}
     feeds = {n: generator.standard_normal(s, dtype=np.float32) for n, s in shapes.items()}
     names = [value.name for value in model.graph.inputs]
     session = ort.InferenceSession(
         ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    return session.run(None, {str(name): feeds[str(name)] for name in names})
+    outputs: list[NDArray[np.float32]] = session.run(
+        None, {str(name): feeds[str(name)] for name in names}
+    )
+    return outputs
 
 
 @pytest.mark.parametrize(
