@@ -109,9 +109,7 @@ def compile(
     program = run_pipeline(captured, config, watchers, report)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
-        context = BuildContext(
-            captured.vocab_size, program.weight_names, captured.max_length, config.batch_size
-        )
+        context = _build_context(captured, program, config)
         files = backend(config.backend).build(program, context, staging)
         report(_WRITE)
         pair.tokenizer.write(staging)
@@ -229,6 +227,12 @@ def _max_length(pair: Pair, config: SpecConfig) -> int:
 
 def _head_rows(graph: Graph) -> int:
     return int(next(spec.shape[-1] for spec in graph.outputs if spec.name == "logits"))
+
+
+def _build_context(captured: Captured, program: Program, config: SpecConfig) -> BuildContext:
+    return BuildContext(
+        captured.vocab_size, program.weight_names, captured.max_length, config.batch_size
+    )
 
 
 def _known(ids: Sequence[int | None], vocab_size: int) -> tuple[int, ...]:
