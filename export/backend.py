@@ -18,10 +18,14 @@ class BuildContext:
     Args:
         vocab_size: V.
         weight_names: `<owner>.<name in the checkpoint>` by the address of a weight's memory.
+        max_length: tokens a row may hold.
+        batch_size: most rows of a call.
     """
 
     vocab_size: int
     weight_names: Mapping[int, str]
+    max_length: int
+    batch_size: int
 
 
 class Backend(Protocol):

@@ -15,6 +15,7 @@ from onnxscript.rewriter import RewriteRuleSet, rewrite
 from onnxscript.rewriter.rules.fusion import _rms_normalization, _rotary_embedding
 
 from spec_compile.errors import BackendError
+from spec_compile.export.backend import BuildContext
 from spec_compile.export.core_aten import core_program
 from spec_compile.export.onnx_operators import (
     DOMAIN,
@@ -24,7 +25,8 @@ from spec_compile.export.onnx_operators import (
     translations,
 )
 from spec_compile.export.onnx_weights import fold_transposed_weights, name_weights
-from spec_compile.program import Graph, first_line
+from spec_compile.export.type_promotion import promotion_by_metadata
+from spec_compile.program import Graph, Program, first_line
 
 logger = logging.getLogger(__name__)
 
@@ -77,6 +79,16 @@ class OnnxTranslator:
         model.opset_imports.pop(DOMAIN, None)
 
 
+def translate_program(program: Program, context: BuildContext) -> dict[str, ir.Model]:
+    """Every graph of `program` in standard operators, which any ONNX engine reads.
+
+    Raises:
+        BackendError: an operator has no ONNX form.
+    """
+    translator = OnnxTranslator(context.vocab_size, context.weight_names)
+    return {name: translator.translate(graph) for name, graph in program.graphs.items()}
+
+
 def _translate(graph: Graph) -> ir.Model:
     try:
         return _export(core_program(graph))
@@ -90,14 +102,15 @@ def _translate(graph: Graph) -> ir.Model:
 
 
 def _export(program: torch.export.ExportedProgram) -> ir.Model:
-    exported = torch.onnx.export(
-        program,
-        dynamo=True,
-        optimize=False,
-        opset_version=OPSET_VERSION,
-        custom_translation_table=dict(translations()),
-        verbose=False,
-    )
+    with promotion_by_metadata():
+        exported = torch.onnx.export(
+            program,
+            dynamo=True,
+            optimize=False,
+            opset_version=OPSET_VERSION,
+            custom_translation_table=dict(translations()),
+            verbose=False,
+        )
     assert exported is not None
     return exported.model
 

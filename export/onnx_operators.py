@@ -13,6 +13,7 @@ from onnxscript import values as onnxscript_values
 from torch import Tensor, nn
 
 from spec_compile.export.core_aten import lower_branches
+from spec_compile.export.type_promotion import promotion_by_metadata
 from spec_compile.ops import CACHED_ATTENTION, PROCESS_LOGITS
 from spec_compile.sampling import Sampling, process_logits
 
@@ -90,13 +91,14 @@ def process_logits_function(vocab_size: int) -> ir.Function:
         dynamic_shapes=({0: row, 1: rows}, ({0: row},) * len(options)),
         strict=False,
     )
-    exported = torch.onnx.export(
-        lower_branches(program),
-        dynamo=True,
-        optimize=True,
-        opset_version=OPSET_VERSION,
-        verbose=False,
-    )
+    with promotion_by_metadata():
+        exported = torch.onnx.export(
+            lower_branches(program),
+            dynamo=True,
+            optimize=True,
+            opset_version=OPSET_VERSION,
+            verbose=False,
+        )
     assert exported is not None
     graph = exported.model.graph
     _initializers_to_constants(graph)

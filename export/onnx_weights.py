@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from onnx_ir.external_data import convert_tensors_to_external
 # Smaller constants stay inside the graph file.
 _EXTERNAL_BYTES = 1024
 _PAGE = 4096
+_STORED_AS = "spec_compile.stored_as"
 
 
 def fold_transposed_weights(graph: ir.Graph) -> None:
@@ -120,23 +122,35 @@ def name_weights(graph: ir.Graph, names: Mapping[int, str]) -> None:
             value.const_value.name = name
 
 
+def store_as(value: ir.Value, name: str) -> None:
+    """Let `value` be written as the weight `name`, whose numbers it has."""
+    value.meta[_STORED_AS] = name
+
+
 def store_weights(models: Mapping[str, ir.Model], folder: Path) -> None:
     """Write each distinct weight of all `models` once, to `<owner>.weights` in `folder`.
 
     Weights of one name are one weight. Afterwards the models refer to those files.
     """
     owners: dict[str, dict[str, ir.TensorProtocol]] = {}
+    readers: dict[str, list[ir.Value]] = {}
     for model in models.values():
         for name, value in model.graph.initializers.items():
             tensor = value.const_value
             if "." in name and tensor is not None and tensor.nbytes > _EXTERNAL_BYTES:
-                owners.setdefault(name.split(".")[0], {}).setdefault(name, tensor)
+                stored_name = value.meta.get(_STORED_AS, name)
+                owners.setdefault(name.split(".")[0], {}).setdefault(stored_name, tensor)
+                readers.setdefault(stored_name, []).append(value)
     for owner, tensors in owners.items():
         stored = convert_tensors_to_external(
             list(tensors.values()), folder, f"{owner}.weights", alignment=_PAGE, align_threshold=0
         )
         for name, tensor in zip(tensors, stored, strict=True):
-            tensor.name = name
-            for model in models.values():
-                if name in model.graph.initializers:
-                    model.graph.initializers[name].const_value = tensor
+            for value in readers[name]:
+                value.const_value = _named(tensor, str(value.name))
+
+
+def _named(tensor: ir.ExternalTensor, name: str) -> ir.ExternalTensor:
+    named = copy.copy(tensor)
+    named.name = name
+    return named

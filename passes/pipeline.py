@@ -9,6 +9,7 @@ from spec_compile.passes.drop_dead_code import DropDeadCode
 from spec_compile.passes.fuse_acceptance import FuseAcceptance
 from spec_compile.passes.fuse_step import FuseStep
 from spec_compile.passes.merge_duplicates import MergeDuplicates
+from spec_compile.passes.pack_projections import PackProjections
 from spec_compile.passes.prune_logits import PruneLogits
 from spec_compile.passes.remove_no_ops import RemoveNoOps
 from spec_compile.passes.unroll_draft import UnrollDraft
@@ -24,6 +25,8 @@ def build_pipeline(config: SpecConfig, *, vocab_size: int, max_length: int) -> l
     """
     rule = RULES[config.acceptance]
     return [
+        # Phase 0: tighten the captured models, whose nodes every round then copies.
+        PackProjections(),
         # Phase 1: compose rounds out of the captured models.
         UnrollDraft(config, rule, vocab_size, max_length),
         FuseAcceptance(config, rule, vocab_size, max_length),

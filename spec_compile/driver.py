@@ -26,6 +26,7 @@ from spec_compile.export.tokenizer_files import (
     read_tokenizer,
     vocabulary_size,
 )
+from spec_compile.export.weight_names import name_weights_of
 from spec_compile.manifest import MANIFEST_FILE, BundleConfig, Manifest, ModelSpec
 from spec_compile.passes.base import Pass
 from spec_compile.passes.instruments import Dump, Instrument, Verify
@@ -108,7 +109,7 @@ def compile(
     program = run_pipeline(captured, config, watchers, report)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
-        context = BuildContext(captured.vocab_size, _weight_names(captured.models))
+        context = _build_context(captured, program, config)
         files = backend(config.backend).build(program, context, staging)
         report(_WRITE)
         pair.tokenizer.write(staging)
@@ -182,7 +183,7 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
         )
     rows = {name: _head_rows(graph) for name, graph in graphs.items()}
     vocab_size = vocabulary_size(pair.tokenizer, rows["target"], rows["draft"])
-    return Captured(Program(graphs), models, vocab_size, max_length)
+    return Captured(Program(graphs, name_weights_of(models)), models, vocab_size, max_length)
 
 
 def run_pipeline(
@@ -228,12 +229,10 @@ def _head_rows(graph: Graph) -> int:
     return int(next(spec.shape[-1] for spec in graph.outputs if spec.name == "logits"))
 
 
-def _weight_names(models: dict[str, PreTrainedModel]) -> dict[int, str]:
-    names: dict[int, str] = {}
-    for owner, model in models.items():
-        for name, weight in model.named_parameters():
-            names.setdefault(weight.data_ptr(), f"{owner}.{name}")
-    return names
+def _build_context(captured: Captured, program: Program, config: SpecConfig) -> BuildContext:
+    return BuildContext(
+        captured.vocab_size, program.weight_names, captured.max_length, config.batch_size
+    )
 
 
 def _known(ids: Sequence[int | None], vocab_size: int) -> tuple[int, ...]:

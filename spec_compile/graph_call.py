@@ -94,6 +94,7 @@ class _Splicer:
         self.state, self.constants = dict(self.program.state_dict), dict(self.program.constants)
         self.weights: dict[str, dict[str, fx.Node]] = {}
         self.lifted: list[InputSpec] = []
+        self.like: dict[Any, Tensor] = {}
         specs = self.program.graph_signature.input_specs
         for key in self.callees:
             self._add_weights(key)
@@ -193,8 +194,12 @@ class _Splicer:
             return value
         shape = [self._size(size, sizes) for size in value.shape]
         strides = [self._size(stride, sizes) for stride in value.stride()]
-        with self._fake_mode():
-            return torch.empty_strided(shape, strides, dtype=value.dtype)
+        # Layers repeat: making a fake tensor takes longer than copying its node.
+        key = (value.dtype, tuple(map(_expression, shape)), tuple(map(_expression, strides)))
+        if key not in self.like:
+            with self._fake_mode():
+                self.like[key] = torch.empty_strided(shape, strides, dtype=value.dtype)
+        return self.like[key]
 
     def _size(self, size: int | torch.SymInt, sizes: Mapping[Any, Any]) -> Any:
         if isinstance(size, int):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -83,17 +83,28 @@ class Graph:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything one compile works on: named graphs, in the order they were made."""
+    """Everything one compile works on.
+
+    Args:
+        graphs: by name, in the order they were made.
+        weight_names: `<owner>.<name in the checkpoint>` by the address of a weight's memory.
+    """
 
     graphs: Mapping[str, Graph]
+    weight_names: Mapping[int, str] = field(default_factory=dict)
 
     def with_graph(self, name: str, graph: Graph) -> Program:
         """A program in which `name` is `graph`."""
-        return Program({**self.graphs, name: graph})
+        return replace(self, graphs={**self.graphs, name: graph})
+
+    def with_weight_names(self, names: Mapping[int, str]) -> Program:
+        """A program whose weights are called `names`."""
+        return replace(self, weight_names=names)
 
     def without(self, *names: str) -> Program:
         """A program that lacks the graphs called `names`."""
-        return Program({name: graph for name, graph in self.graphs.items() if name not in names})
+        kept = {name: graph for name, graph in self.graphs.items() if name not in names}
+        return replace(self, graphs=kept)
 
     def structural_hash(self) -> str:
         """A digest of the code of every graph and of the tensor tables; weights do not count."""

@@ -48,17 +48,26 @@ def memory(folder: str, num_threads: int) -> dict[str, Any]:
 
 
 def in_place(folder: str, num_threads: int) -> dict[str, Any]:
-    """A generation with the engine's warnings switched on, the way the runtime binds caches."""
+    """Generations of one and of two rows with the engine's warnings on, bound as the runtime does.
+
+    The operator that one row runs on never warns: that it copies nothing shows in its time, which
+    does not grow with the capacity.
+    """
     bundle = open_bundle(folder, verify_hash=False)
     engine = OnnxRuntimeEngine(bundle, num_threads=num_threads, log_severity=_WARNINGS)
-    result = Decoder(bundle, engine, None).generate(
-        _PROMPT, max_new_tokens=_NEW_TOKENS, ignore_eos=True
-    )
-    return {"calls": result.stats.num_rounds}
+    decoder = Decoder(bundle, engine, None)
+    calls = 0
+    for rows in (1, 2):
+        results = decoder.generate([_PROMPT] * rows, max_new_tokens=_NEW_TOKENS, ignore_eos=True)
+        calls += max(result.stats.num_rounds for result in results)
+    return {"calls": calls}
 
 
 def not_in_place(folder: str, num_threads: int) -> dict[str, Any]:
-    """The control: one call of the target graph whose caches come out in other memory."""
+    """The control: one call of the target graph whose caches come out in other memory.
+
+    Two rows of two tokens: the form that warns.
+    """
     bundle = open_bundle(folder, verify_hash=False)
     options, run_options = ort.SessionOptions(), ort.RunOptions()
     options.log_severity_level = run_options.log_severity_level = _WARNINGS
@@ -67,7 +76,7 @@ def not_in_place(folder: str, num_threads: int) -> dict[str, Any]:
     session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     feeds = {}
     for tensor in bundle.manifest.graphs["target"].inputs:
-        shape = [1 if isinstance(size, str) else size for size in tensor.shape]
+        shape = [2 if isinstance(size, str) else size for size in tensor.shape]
         feeds[tensor.name] = np.ones(shape, tensor.dtype)
     feeds["lengths"][:] = 0
     session.run(None, feeds, run_options)

@@ -1,4 +1,4 @@
-"""`spec-compile passes`: the pipeline in order, and what one pass does to a pair of models."""
+"""`spec-compile passes`: passes and lowerings in order, and what one pass does to a pair."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from spec_compile.config import FUSIONS, SpecConfig
 from spec_compile.errors import ConfigError
 
 if TYPE_CHECKING:
+    from spec_compile.export.cpu.lowering import Lowering
     from spec_compile.passes.base import Pass
 
 _SHOWN_MISMATCHES = 20
@@ -39,13 +40,17 @@ def run(args: argparse.Namespace) -> int:
     config = SpecConfig(fusion=args.fusion)
     if args.explain is None and (args.target, args.draft) != (None, None):
         raise ConfigError("--target and --draft go with --explain PASS")
+    from spec_compile.export.cpu.pipeline import build_lowerings
     from spec_compile.passes.pipeline import build_pipeline
 
     # The list does not depend on these sizes.
     passes = build_pipeline(config, vocab_size=1, max_length=config.num_speculative_tokens + 1)
     if args.explain is None:
-        raw: dict[str, Any] = {"passes": [_describe(each) for each in passes]}
-        lines = _list(raw["passes"])
+        raw: dict[str, Any] = {
+            "passes": [_describe(each) for each in passes],
+            "lowerings": [_describe(each) for each in build_lowerings()],
+        }
+        lines = _list([*raw["passes"], *raw["lowerings"]])
     else:
         raw = explain(_find(args.explain, passes, config), config, args)
         lines = _explanation(raw)
@@ -93,7 +98,7 @@ def _find(name: str, passes: Sequence[Pass], config: SpecConfig) -> Pass:
     )
 
 
-def _describe(each: Pass) -> dict[str, str]:
+def _describe(each: Pass | Lowering) -> dict[str, str]:
     return {"name": each.name, "summary": (type(each).__doc__ or "").strip().split("\n")[0]}
 
 

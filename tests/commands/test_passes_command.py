@@ -9,8 +9,11 @@ import pytest
 
 from spec_compile.cli import main
 from spec_compile.config import SpecConfig
+from spec_compile.export.cpu.pipeline import build_lowerings
 from spec_compile.passes.pipeline import build_pipeline
 from tests.helpers.tiny_models import save_tiny_model
+
+LOWERINGS = [each.name for each in build_lowerings()]
 
 
 def names(fusion: str) -> list[str]:
@@ -31,16 +34,18 @@ def test_list_is_the_pipeline_in_order(fusion: str, capsys: pytest.CaptureFixtur
     assert main(["passes", "--fusion", fusion]) == 0
     captured = capsys.readouterr()
     lines = captured.out.splitlines()
-    assert [line.split()[0] for line in lines] == names(fusion)
+    assert [line.split()[0] for line in lines] == [*names(fusion), *LOWERINGS]
     assert all(len(line.split(maxsplit=1)[1]) > 10 for line in lines)
     assert captured.err == ""
 
 
 def test_list_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["passes", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["passes"]
-    assert [each["name"] for each in listed] == names("verify")
-    assert all(each["summary"].endswith(".") for each in listed)
+    listed = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in listed["passes"]] == names("verify")
+    assert [each["name"] for each in listed["lowerings"]] == LOWERINGS
+    summaries = [each["summary"] for each in [*listed["passes"], *listed["lowerings"]]]
+    assert all(summary.endswith(".") for summary in summaries)
 
 
 def test_explain_tells_rewrites_and_near_misses(

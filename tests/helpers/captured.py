@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from spec_compile.config import SpecConfig
 from spec_compile.export.capture import IMPLEMENTATION, capture
+from spec_compile.export.weight_names import name_weights_of
 from spec_compile.passes.instruments import Instrument
 from spec_compile.passes.manager import PassManager
 from spec_compile.passes.pipeline import build_pipeline
@@ -50,7 +51,7 @@ def capture_pair(
         )
         for name, model, prefix in (("target", target, ""), ("draft", draft, "draft_"))
     }
-    return Program(graphs)
+    return Program(graphs, name_weights_of({"target": target, "draft": draft}))
 
 
 def run_pipeline(

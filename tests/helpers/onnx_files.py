@@ -14,26 +14,23 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spec_compile.export.backend import BuildContext
-from spec_compile.export.onnxruntime import OnnxRuntimeBackend
+from spec_compile.export.onnx_model import translate_program
+from spec_compile.export.onnxruntime import write_models
+from spec_compile.export.weight_names import name_weights_of
 from spec_compile.program import Graph, Program
-
-
-def weight_names(**models: PreTrainedModel) -> dict[int, str]:
-    """`<owner>.<name>` by address of the weights of `models`, given by owner."""
-    names: dict[int, str] = {}
-    for owner, model in models.items():
-        for name, weight in model.named_parameters():
-            names.setdefault(weight.data_ptr(), f"{owner}.{name}")
-    return names
 
 
 def build_onnx(
     program: Program, folder: Path, vocab_size: int, **models: PreTrainedModel
 ) -> dict[str, Path]:
-    """The ONNX files of `program` in `folder`, by graph; weights are named after `models`."""
+    """The standard ONNX files of `program` in `folder`, by graph; weights are named by `models`.
+
+    Any ONNX engine reads them: they are not lowered.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    context = BuildContext(vocab_size, weight_names(**models))
-    files = OnnxRuntimeBackend().build(program, context, folder)
+    names = {**name_weights_of(models), **program.weight_names}
+    context = BuildContext(vocab_size, names, max_length=1, batch_size=1)
+    files = write_models(translate_program(program, context), folder)
     return {name: folder / file for name, file in files.items()}
 
 
