@@ -1,13 +1,12 @@
 """NumPy twins of the tensor functions in the graph: the oracle that tests and hosts compare with.
 
 Written for reading, not for speed: whole sorts, whole cumulative sums in float64. Same names, same
-arguments, same ties (the lowest token id wins) as `spec_compile.sampling` and the acceptance rules.
+arguments, same ties (the lowest token id wins) as `spec_compile.sampling`; the twins of the
+acceptance rules are in `spec_compile.runtime.acceptance`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +14,8 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 _SMALLEST_TEMPERATURE = 1e-30
-_NO_MASS = 1e-30
 
 
 class Sampling(NamedTuple):
@@ -49,41 +46,6 @@ def argmax(scores: Floats) -> Ints:
     """Index of the largest score, the lowest of equals: [..., V] to [...]."""
     best: Ints = np.argmax(scores, axis=-1).astype(np.int64)
     return best
-
-
-def greedy(
-    draft_tokens: Ints, draft_probs: Floats | None, target_probs: Floats, uniforms: Floats | None
-) -> tuple[Ints, Ints]:
-    """Accept while the draft token is the target's best; see the rule of the same name."""
-    best = argmax(target_probs)
-    num_accepted = _count_accepted(draft_tokens == best[:, :-1])
-    following = np.take_along_axis(best, num_accepted[:, None], axis=1)[:, 0]
-    return _emit(draft_tokens, num_accepted, following)
-
-
-def rejection(
-    draft_tokens: Ints, draft_probs: Floats | None, target_probs: Floats, uniforms: Floats | None
-) -> tuple[Ints, Ints]:
-    """Accept with probability min(1, target / draft); see the rule of the same name."""
-    if uniforms is None or draft_probs is None:
-        raise TypeError("the rejection rule needs draft_probs and uniforms")
-    batch, num_drafted = draft_tokens.shape
-    chosen = draft_tokens[..., None]
-    draft_mass = np.take_along_axis(draft_probs, chosen, axis=-1)[..., 0]
-    target_mass = np.take_along_axis(target_probs[:, :num_drafted], chosen, axis=-1)[..., 0]
-    num_accepted = _count_accepted(uniforms[:, :-1] * draft_mass < target_mass)
-    no_draft = np.zeros_like(target_probs[:, :1], dtype=draft_probs.dtype)
-    padded = np.concatenate([draft_probs, no_draft], axis=1)
-    target_row = target_probs[np.arange(batch), num_accepted]
-    residual = np.maximum(target_row - padded[np.arange(batch), num_accepted], 0)
-    has_mass = residual.sum(axis=-1, keepdims=True) > _NO_MASS
-    following = sample(np.where(has_mass, residual, target_row), uniforms[:, -1])
-    return _emit(draft_tokens, num_accepted, following)
-
-
-RULES: Mapping[str, Callable[[Ints, Floats | None, Floats, Floats | None], tuple[Ints, Ints]]] = (
-    MappingProxyType({"greedy": greedy, "rejection": rejection})
-)
 
 
 def _process_row(
@@ -126,16 +88,3 @@ def _sample_row(weights: Floats, uniform: np.floating[Any]) -> int:
     if reached.any():
         return int(np.argmax(reached))
     return int(np.flatnonzero(positive)[-1]) if positive.any() else 0
-
-
-def _count_accepted(accepted: Bools) -> Ints:
-    still_accepted: Ints = np.cumprod(accepted, axis=-1, dtype=np.int64)
-    return np.asarray(still_accepted.sum(axis=-1), dtype=np.int64)
-
-
-def _emit(draft_tokens: Ints, num_accepted: Ints, following: Ints) -> tuple[Ints, Ints]:
-    output = np.full((draft_tokens.shape[0], draft_tokens.shape[1] + 1), -1, dtype=np.int64)
-    for row, length in enumerate(num_accepted):
-        output[row, :length] = draft_tokens[row, :length]
-        output[row, length] = following[row]
-    return output, (num_accepted + 1).astype(np.int64)

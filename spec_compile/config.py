@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from spec_compile.errors import ConfigError
 
-ACCEPTANCE_RULES = ("greedy", "rejection")
+RULES_FOR_SEVERAL_DRAFTS = ("kseq", "recursive", "recursive_wor", "topk_plus_one", "fanout")
+ACCEPTANCE_RULES = (
+    "greedy",
+    "rejection",
+    "block",
+    "match",
+    "typical",
+    "lenient",
+    *RULES_FOR_SEVERAL_DRAFTS,
+)
 FUSIONS = ("verify", "step")
 BACKENDS = ("onnxruntime",)
 DTYPES = ("float32",)
@@ -26,6 +35,7 @@ class SpecConfig:
         max_length: tokens a row may hold, prompt and output together; None takes the smaller of
             1,024 and what both models were built for.
         batch_size: most rows that one call may hold.
+        num_drafts: drafts per round (K), each of num_speculative_tokens tokens.
 
     Raises:
         ConfigError: a value that no compile can use.
@@ -38,6 +48,7 @@ class SpecConfig:
     dtype: str = "float32"
     max_length: int | None = None
     batch_size: int = 8
+    num_drafts: int = 1
 
     def __post_init__(self) -> None:
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
@@ -46,6 +57,22 @@ class SpecConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
         _at_least("batch_size", self.batch_size, 1)
+        _at_least("num_drafts", self.num_drafts, 1)
+        if (self.num_drafts > 1) != (self.acceptance in RULES_FOR_SEVERAL_DRAFTS):
+            takes_several = self.num_drafts == 1
+            takes = "several drafts (num_drafts)" if takes_several else "one draft"
+            others = [
+                r for r in ACCEPTANCE_RULES if (r in RULES_FOR_SEVERAL_DRAFTS) != takes_several
+            ]
+            raise ConfigError(
+                f"acceptance={self.acceptance!r} takes {takes} a round, not {self.num_drafts}; "
+                f"rules that take that many: {', '.join(others)}"
+            )
+        if self.acceptance == "topk_plus_one" and self.num_speculative_tokens > 1:
+            raise ConfigError(
+                "acceptance='topk_plus_one' takes drafts of one token: give "
+                "num_speculative_tokens=1, or choose fanout"
+            )
         if self.max_length is not None:
             _at_least("max_length", self.max_length, 2)
             if self.num_speculative_tokens >= self.max_length:

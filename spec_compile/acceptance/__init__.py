@@ -9,15 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from spec_compile.acceptance.base import Rule
+from spec_compile.acceptance.base import Accepted, Drafting, Rule, SeveralDraftsRule
+from spec_compile.acceptance.block import Block
+from spec_compile.acceptance.fanout import Fanout, TopKPlusOne
 from spec_compile.acceptance.greedy import Greedy
+from spec_compile.acceptance.kseq import KSeq
+from spec_compile.acceptance.lenient import Lenient
+from spec_compile.acceptance.match import Match
+from spec_compile.acceptance.recursive import Recursive, RecursiveWithoutReplacement
 from spec_compile.acceptance.rejection import Rejection
+from spec_compile.acceptance.typical import Typical
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        "greedy": Greedy(),
-        "rejection": Rejection(),
-    }
+_ALL: tuple[Rule, ...] = (
+    Greedy(),
+    Rejection(),
+    Block(),
+    Match(),
+    Typical(),
+    Lenient(),
+    KSeq(),
+    Recursive(),
+    RecursiveWithoutReplacement(),
+    Fanout(),
+    TopKPlusOne(),
 )
+RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _ALL})
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["RULES", "Accepted", "Drafting", "Rule", "SeveralDraftsRule"]

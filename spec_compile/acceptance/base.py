@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from enum import Enum
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from spec_compile.errors import ConfigError
+
+# Below this a residual is rounding noise of two equal laws, and no law to draw from.
+NO_MASS = 1e-30
+
+
+class Drafting(Enum):
+    """How draft tokens have to be drawn for a rule to be right.
+
+    Attributes:
+        GREEDY: each the draft's best token.
+        SAMPLED: each from the draft's law; several drafts independently of each other.
+        WITHOUT_REPLACEMENT: sampled, but the first tokens of several drafts one after the other,
+            each from what the ones before it left of the law.
+        TOP_AND_ONE: sampled, but the first tokens of several drafts are the K - 1 best, and one
+            drawn from what they leave of the law.
+
+    Where nothing of the law is left, the draft takes any token, as long as the target has no say.
+    """
+
+    GREEDY = "greedy"
+    SAMPLED = "sampled"
+    WITHOUT_REPLACEMENT = "without_replacement"
+    TOP_AND_ONE = "top_and_one"
+
+
+class Accepted(NamedTuple):
+    """What a rule for several drafts decides.
+
+    Attributes:
+        output_tokens: [B, k + 1] int64, -1 in the unused tail.
+        num_emitted: [B] int64, 1 to k + 1.
+        survivor: [B] int64, a draft that begins with the emitted tokens but the last.
+    """
+
+    output_tokens: Tensor
+    num_emitted: Tensor
+    survivor: Tensor
 
 
 class Rule(ABC):
@@ -21,12 +59,19 @@ class Rule(ABC):
     Attributes:
         name: the name users give on the command line.
         exact: True when the law of the emitted tokens equals the target's.
-        uses_draft_probs: False when the rule needs the draft tokens only.
+        drafting: how the draft tokens have to be drawn.
+        samples: False when the rule draws nothing, and raw logits serve as well as laws.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
-    uses_draft_probs: ClassVar[bool]
+    drafting: ClassVar[Drafting] = Drafting.SAMPLED
+    samples: ClassVar[bool] = True
+
+    @property
+    def uses_draft_probs(self) -> bool:
+        """Whether the rule needs the draft's laws; a greedy draft has none."""
+        return self.drafting is not Drafting.GREEDY
 
     @abstractmethod
     def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
@@ -58,6 +103,33 @@ class Rule(ABC):
         """
 
 
+class SeveralDraftsRule(Rule):
+    """A rule for K drafts of a row; all drafts that share a prefix have its laws in common.
+
+    Its tensors have one dimension more: draft_tokens [B, K, k], draft_probs [B, K, k, V] and
+    target_probs [B, K, k + 1, V]. Row 0 of draft_probs is the draft's whole law after the prompt,
+    whatever `drafting` makes of it.
+    """
+
+    @abstractmethod
+    def accept(
+        self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, uniforms: Tensor
+    ) -> Accepted:
+        """Accept or reject, for every row of the batch by itself; see `Rule`."""
+
+    def __call__(
+        self,
+        draft_tokens: Tensor,
+        draft_probs: Tensor | None,
+        target_probs: Tensor,
+        uniforms: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        if draft_probs is None or uniforms is None:
+            raise TypeError(f"the {self.name} rule needs draft_probs and uniforms")
+        accepted = self.accept(draft_tokens, draft_probs, target_probs, uniforms)
+        return accepted.output_tokens, accepted.num_emitted
+
+
 def require_single_draft(name: str, num_drafts: int) -> None:
     """Raise ConfigError when a rule for one draft is asked to take several."""
     if num_drafts != 1:
@@ -83,6 +155,17 @@ def take_tokens(table: Tensor, tokens: Tensor) -> Tensor:
     row = torch.arange(batch, device=table.device)[:, None] * num_positions
     flat = (row + torch.arange(tokens.shape[-1], device=table.device)) * vocab_size + tokens
     return table.reshape(-1).index_select(0, flat.reshape(-1)).reshape(tokens.shape)
+
+
+def take_draft(table: Tensor, draft: Tensor) -> Tensor:
+    """Entry draft[b] of each table[b]: [B, K, ...] and [B] to [B, ...]."""
+    start = torch.arange(table.shape[0], device=table.device) * table.shape[1]
+    return table.flatten(0, 1).index_select(0, start + draft)
+
+
+def has_mass(weights: Tensor) -> Tensor:
+    """Whether weights [..., V] sum to more than the rounding noise of two equal laws: [..., 1]."""
+    return weights.sum(dim=-1, keepdim=True) > NO_MASS
 
 
 def emit(draft_tokens: Tensor, num_accepted: Tensor, following: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spec_compile.acceptance.base import Rule, count_accepted, emit, require_single_draft
+from spec_compile.acceptance.base import Drafting, Rule, count_accepted, emit, require_single_draft
 from spec_compile.sampling import argmax
 
 
@@ -17,7 +17,8 @@ class Greedy(Rule):
 
     name = "greedy"
     exact = True
-    uses_draft_probs = False
+    drafting = Drafting.GREEDY
+    samples = False
 
     def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
         """No randomness: (0,)."""

@@ -8,14 +8,12 @@ from spec_compile.acceptance.base import (
     Rule,
     count_accepted,
     emit,
+    has_mass,
     require_single_draft,
     take_rows,
     take_tokens,
 )
 from spec_compile.sampling import sample
-
-# Below this the residual is rounding noise of two equal laws, and no law to draw from.
-_NO_MASS = 1e-30
 
 
 class Rejection(Rule):
@@ -28,7 +26,6 @@ class Rejection(Rule):
 
     name = "rejection"
     exact = True
-    uses_draft_probs = True
 
     def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
         """One uniform per draft token and one for the token that follows: (k + 1,)."""
@@ -53,11 +50,11 @@ class Rejection(Rule):
         target_mass = take_tokens(target_probs, draft_tokens)
         # Strict, and multiplied out: accepts no token that the target forbids, divides by nothing.
         num_accepted = count_accepted(uniforms[:, :-1] * draft_mass < target_mass)
-        law = _following_law(draft_probs, target_probs, num_accepted)
+        law = following_law(draft_probs, target_probs, num_accepted)
         return emit(draft_tokens, num_accepted, sample(law, uniforms[:, -1]))
 
 
-def _following_law(draft_probs: Tensor, target_probs: Tensor, num_accepted: Tensor) -> Tensor:
+def following_law(draft_probs: Tensor, target_probs: Tensor, num_accepted: Tensor) -> Tensor:
     """Weights [B, V] of the token after the accepted ones: residual, or the target's own row.
 
     A draft row of zeros after the last draft row makes the bonus token a residual like the
@@ -67,6 +64,5 @@ def _following_law(draft_probs: Tensor, target_probs: Tensor, num_accepted: Tens
     num_drafted = draft_probs.shape[1]
     target_row = take_rows(target_probs, num_accepted)
     draft_row = take_rows(draft_probs, num_accepted.clamp(max=num_drafted - 1))
-    residual_mass = (target_row - draft_row).relu().sum(dim=-1)
-    subtract = (num_accepted < num_drafted) & (residual_mass > _NO_MASS)
-    return (target_row - draft_row * subtract[:, None].to(draft_row.dtype)).relu()
+    subtract = (num_accepted < num_drafted)[:, None] & has_mass((target_row - draft_row).relu())
+    return (target_row - draft_row * subtract.to(draft_row.dtype)).relu()

@@ -121,6 +121,19 @@ def tail_examples(vocab_size: int, num_drafted: int) -> dict[str, Tensor]:
     }
 
 
+class Bare(nn.Module):
+    """One acceptance rule alone, on laws."""
+
+    def __init__(self, rule: Rule) -> None:
+        super().__init__()
+        self.rule = rule
+
+    def forward(
+        self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, uniforms: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.rule(draft_tokens, draft_probs, target_probs, uniforms)
+
+
 class MarkovRound(nn.Module):
     """A whole round where both models only look at the last token.
 

@@ -8,6 +8,7 @@ import torch
 
 from spec_compile.acceptance import RULES
 from spec_compile.runtime import sampling as twins
+from spec_compile.runtime.acceptance import RULES as RULE_TWINS
 from tests.acceptance.graphs import OPTIONS, Array, Graph, Tail, option_arrays, tail_examples
 
 VOCAB_SIZE = 640
@@ -63,7 +64,7 @@ def test_graph_eager_and_twin_give_the_same_tokens(
         sampling = twins.Sampling(*(feed[name] for name in OPTIONS))
         target_probs = twins.process_logits(feed["logits"], sampling)
         laws = feed["draft_tokens"], feed["draft_probs"], target_probs, feed["uniforms"]
-        np.testing.assert_array_equal(output, twins.rejection(*laws)[0])
+        np.testing.assert_array_equal(output, RULE_TWINS["rejection"](*laws)[0])
 
 
 def test_the_batch_stays_symbolic(tail: Graph) -> None:
@@ -115,6 +116,6 @@ def test_greedy_rule_on_raw_logits() -> None:
     tokens = logits[:, :3].argmax(-1)
     tokens[rng.random(tokens.shape) < 0.3] = 699
     output, count = graph(draft_tokens=tokens, logits=logits)
-    expected, expected_count = twins.greedy(tokens, None, logits, None)
+    expected, expected_count = RULE_TWINS["greedy"](tokens, None, logits, None)
     np.testing.assert_array_equal(output, expected)
     np.testing.assert_array_equal(count, expected_count)

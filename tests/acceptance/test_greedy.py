@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from spec_compile.acceptance import RULES
 from spec_compile.errors import ConfigError
-from spec_compile.runtime import sampling as twins
+from spec_compile.runtime.acceptance import RULES as RULE_TWINS
 from tests.acceptance.graphs import Array
 
 RULE = RULES["greedy"]
@@ -56,7 +56,7 @@ def test_equals_its_twin(
     tokens = scores[:, :num_drafted].argmax(-1)
     tokens[rng.random(tokens.shape) < 0.3] = 0
     output, count = run(tokens, scores)
-    expected, expected_count = twins.greedy(tokens, None, scores, None)
+    expected, expected_count = RULE_TWINS["greedy"](tokens, None, scores, None)
     np.testing.assert_array_equal(output, expected)
     np.testing.assert_array_equal(count, expected_count)
 
@@ -83,4 +83,4 @@ def test_contract() -> None:
 
 def test_rules_know_their_names() -> None:
     assert {name: rule.name for name, rule in RULES.items()} == {n: n for n in RULES}
-    assert set(twins.RULES) == set(RULES)
+    assert set(RULE_TWINS) == set(RULES)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spec_compile.acceptance import RULES
 from spec_compile.errors import ConfigError
-from spec_compile.runtime import sampling as twins
+from spec_compile.runtime.acceptance import RULES as RULE_TWINS
 from tests.acceptance.graphs import Array
 
 RULE = RULES["rejection"]
@@ -51,7 +51,7 @@ def test_equals_its_twin_where_sums_are_exact(seed: int, vocab_size: int, num_dr
     uniforms = (rng.integers(0, 512, (16, num_drafted + 1)) / 512).astype(np.float32)
     laws = (draft / 512).astype(np.float32), (target / 512).astype(np.float32)
     output, count = run(tokens, *laws, uniforms)
-    expected, expected_count = twins.rejection(tokens, *laws, uniforms)
+    expected, expected_count = RULE_TWINS["rejection"](tokens, *laws, uniforms)
     np.testing.assert_array_equal(output, expected)
     np.testing.assert_array_equal(count, expected_count)
 
