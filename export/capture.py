@@ -50,6 +50,8 @@ class _Run:
     lengths: Tensor
     positions: Tensor
     slots: int
+    slot_positions: Tensor | None = None
+    visible: Tensor | None = None
     key_caches: list[Tensor] = field(default_factory=list)
     value_caches: list[Tensor] = field(default_factory=list)
     shapes: dict[int, CacheShape] = field(default_factory=dict)
@@ -142,14 +144,16 @@ def _layer_index(module: torch.nn.Module) -> int:
 
 
 def _mask(*, mask_function: Callable[..., Tensor], attention_mask: Any = None, **_: Any) -> Tensor:
-    """The model's own mask predicate at (row, head 0, query position, slot): [B, 1, T, S]."""
+    """The model's own mask predicate at (row, head 0, query and slot position): [B, 1, T, S]."""
     if attention_mask is not None:
         raise CaptureError("its masks depend on padding, which this capture does not use")
     run = _ACTIVE.get()
     rows = torch.arange(run.lengths.shape[0])[:, None, None, None]
     head = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
-    slots = torch.arange(run.slots)[None, None, None, :]
-    return mask_function(rows, head, run.positions[:, None, :, None], slots)
+    queries = run.positions[:, None, :, None]
+    if run.slot_positions is None or run.visible is None:
+        return mask_function(rows, head, queries, torch.arange(run.slots)[None, None, None, :])
+    return mask_function(rows, head, queries, run.slot_positions[:, None, None, :]) & run.visible
 
 
 ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, _attention)
@@ -166,6 +170,7 @@ class _CachedModel(Composite):
         prefix: str,
         max_length: int,
         slots: int,
+        tree: bool,
     ) -> None:
         super().__init__()
         self.model = model
@@ -174,6 +179,7 @@ class _CachedModel(Composite):
         self.inputs = (
             TensorSpec("tokens", torch.int64, ("B", "T")),
             TensorSpec("lengths", torch.int64, ("B",)),
+            *(_tree_specs(slots) if tree else ()),
             *cache_specs(shapes, prefix, slots, model.dtype),
         )
 
@@ -181,12 +187,16 @@ class _CachedModel(Composite):
         keys = [f"{self.prefix}key_cache.{i}" for i in range(self.num_layers)]
         values = [f"{self.prefix}value_cache.{i}" for i in range(self.num_layers)]
         tokens, lengths = tensors["tokens"], tensors["lengths"]
-        # Slots past max_length only hold tokens that are thrown away; position tables end there.
-        positions = (lengths[:, None] + torch.arange(tokens.shape[1])).clamp(
-            max=self.max_length - 1
-        )
+        chain = lengths[:, None] + torch.arange(tokens.shape[1])
         run = _Run(
-            lengths, positions, self.slots, [tensors[n] for n in keys], [tensors[n] for n in values]
+            lengths,
+            # Slots past max_length hold tokens that are thrown away; position tables end there.
+            tensors.get("positions", chain).clamp(max=self.max_length - 1),
+            self.slots,
+            tensors.get("slot_positions"),
+            tensors.get("visible"),
+            [tensors[name] for name in keys],
+            [tensors[name] for name in values],
         )
         logits = _forward(self.model, tokens, run)
         updated = {updated_name(n): c for n, c in zip(keys, run.key_caches, strict=True)}
@@ -195,7 +205,13 @@ class _CachedModel(Composite):
 
 
 def capture(
-    model: PreTrainedModel, *, max_length: int, slots: int, batch_size: int, prefix: str = ""
+    model: PreTrainedModel,
+    *,
+    max_length: int,
+    slots: int,
+    batch_size: int,
+    prefix: str = "",
+    tree: bool = False,
 ) -> Graph:
     """Capture a decoder-only model.
 
@@ -205,6 +221,9 @@ def capture(
         slots: cache entries a row has room for (S), at least max_length.
         batch_size: most rows of a call.
         prefix: put before the names of the caches.
+        tree: tokens of one call may continue different drafts. More inputs then say where each
+            token and each slot stands in its text, `positions` [B, T] and `slot_positions` [B, S],
+            and which slots a token may see at all, `visible` [B, 1, T, S] bool.
 
     Returns:
         A graph with inputs `tokens` [B, T], `lengths` [B] and the caches [B, H_kv, S, D]; outputs
@@ -215,7 +234,7 @@ def capture(
     """
     freeze_rope(model, max_length)
     shapes = _probe(model, slots)
-    module = _CachedModel(model, shapes, prefix, max_length, slots)
+    module = _CachedModel(model, shapes, prefix, max_length, slots, tree)
     return trace(module, batch_size=batch_size, max_length=max_length)
 
 
@@ -232,6 +251,14 @@ def cache_specs(
         for i, s in sorted(shapes.items())
     ]
     return (*keys, *values)
+
+
+def _tree_specs(slots: int) -> tuple[TensorSpec, ...]:
+    return (
+        TensorSpec("positions", torch.int64, ("B", "T")),
+        TensorSpec("slot_positions", torch.int64, ("B", slots)),
+        TensorSpec("visible", torch.bool, ("B", 1, "T", slots)),
+    )
 
 
 def _probe(model: PreTrainedModel, slots: int) -> dict[int, CacheShape]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from spec_compile.export.core_aten import lower_branches
 from spec_compile.export.type_promotion import promotion_by_metadata
-from spec_compile.ops import CACHED_ATTENTION, PROCESS_LOGITS
+from spec_compile.ops import CACHED_ATTENTION, MOVE_ENTRIES, PROCESS_LOGITS
 from spec_compile.sampling import Sampling, process_logits
 
 OPSET_VERSION = 24
@@ -26,7 +26,11 @@ _OP = onnxscript_values.Opset("", OPSET_VERSION)
 def translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
     """What torch.onnx.export needs to know of our operators."""
     _register_schema()
-    return {CACHED_ATTENTION: _cached_attention, PROCESS_LOGITS: _process_logits}
+    return {
+        CACHED_ATTENTION: _cached_attention,
+        MOVE_ENTRIES: _move_entries,
+        PROCESS_LOGITS: _process_logits,
+    }
 
 
 def _cached_attention(
@@ -44,6 +48,18 @@ def _cached_attention(
     new_values = _OP.TensorScatter(value_cache, value, lengths, axis=2)
     output, *_ = _OP.Attention(query, new_keys, new_values, mask, scale=scale, softcap=softcap)
     return output, new_keys, new_values
+
+
+def _move_entries(cache: Any, source: Any, destination: Any) -> Any:
+    shape = _OP.Concat(
+        _OP.Shape(source, start=0, end=1),
+        _OP.Shape(cache, start=1, end=2),
+        _OP.Shape(source, start=1, end=2),
+        _OP.Shape(cache, start=3, end=4),
+        axis=0,
+    )
+    index = _OP.Expand(_OP.Unsqueeze(source, _OP.Constant(value_ints=[1, 3])), shape)
+    return _OP.TensorScatter(cache, _OP.GatherElements(cache, index, axis=2), destination, axis=2)
 
 
 def _process_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> Any:

@@ -64,10 +64,24 @@ def _captured_logits(
         if spec.is_cache
     }
     zero = torch.zeros(2, dtype=torch.int64)
-    first = call(graph, module, {"tokens": tokens[:, :prefix], "lengths": zero, **caches})
+    first = call(graph, module, _call_inputs(graph, tokens[:, :prefix], zero) | caches)
     caches = {spec.alias_of: first[spec.name] for spec in graph.outputs if spec.alias_of}
-    step = {"tokens": tokens[:, prefix : prefix + block], "lengths": torch.tensor(kept)}
+    step = _call_inputs(graph, tokens[:, prefix : prefix + block], torch.tensor(kept))
     return call(graph, module, step | caches)["logits"].float()
+
+
+def _call_inputs(graph: Graph, tokens: Tensor, lengths: Tensor) -> dict[str, Tensor]:
+    """The inputs of one call, caches aside; for a tree graph, those of a single text."""
+    inputs = {"tokens": tokens, "lengths": lengths}
+    if not any(spec.name == "visible" for spec in graph.inputs):
+        return inputs
+    rows, width = tokens.shape
+    slots = int(graph.input("visible").shape[-1])
+    return inputs | {
+        "positions": lengths[:, None] + torch.arange(width),
+        "slot_positions": torch.arange(slots).expand(rows, -1),
+        "visible": torch.ones(rows, 1, width, slots, dtype=torch.bool),
+    }
 
 
 def _reference_logits(

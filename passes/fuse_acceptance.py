@@ -7,12 +7,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from spec_compile.acceptance import Rule
+from spec_compile.acceptance import RULES, Rule
 from spec_compile.acceptance.base import take_tokens
 from spec_compile.config import SpecConfig
 from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.base import Pass, PassResult
+from spec_compile.passes.draft_tree import DraftTree, chain_call
 from spec_compile.passes.round import (
     ROUND_INPUTS,
     cache_inputs,
@@ -22,6 +23,7 @@ from spec_compile.passes.round import (
     sampling_of,
     select_rows,
 )
+from spec_compile.passes.several_drafts import VerifyDrafts, several_drafts_rule
 from spec_compile.program import Composite, Graph, Program, TensorSpec, trace
 
 
@@ -45,7 +47,8 @@ class VerifyAndAccept(Composite):
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One verification; see the class."""
-        outputs = invoke(self.graph, {**tensors, "tokens": self._block(tensors)})
+        block = {**tensors, "tokens": self._block(tensors)}
+        outputs = invoke(self.graph, block | chain_call(self.graph, block))
         rows = tensors["num_new"][:, None] - 1 + torch.arange(self.num_drafted + 1)
         logits = select_rows(outputs["logits"], rows.clamp(min=0))
         logits = fit_vocabulary(logits, self.vocab_size).float()
@@ -79,10 +82,10 @@ class VerifyAndAccept(Composite):
     def _accept(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         no_drafts = logits.new_zeros((logits.shape[0], 0), dtype=torch.int64)
         drafts = tensors["draft_tokens"] if self.num_drafted else no_drafts
-        if not self.rule.uses_draft_probs:
+        if not self.rule.samples:
             return self.rule(drafts, None, logits, None)
         target_probs = PROCESS_LOGITS(logits, *sampling_of(tensors))
-        draft_probs = tensors["draft_probs"] if self.num_drafted else target_probs[:, :0]
+        draft_probs = tensors.get("draft_probs", target_probs[:, :0])
         return self.rule(drafts, draft_probs, target_probs, tensors["uniforms"])
 
 
@@ -102,14 +105,24 @@ class FuseAcceptance(Pass):
         model = program.graphs["target"]
         if any(spec.name == "num_emitted" for spec in model.outputs):
             return PassResult(program, 0)
-        for name, drafted in (("verify", self.config.num_speculative_tokens), ("target", 0)):
-            module = VerifyAndAccept(model, self.rule, drafted, self.vocab_size)
+        for name, module in (("verify", self._verify(model)), ("target", self._plain(model))):
             graph = trace(module, batch_size=self.config.batch_size, max_length=self.max_length)
             program = program.with_graph(name, graph)
         return PassResult(program, 2)
 
     def ensures(self, program: Program) -> None:
         self.promise(program, "verify", "target")
+
+    def _verify(self, model: Graph) -> Composite:
+        num_drafts, num_steps = self.config.num_drafts, self.config.num_speculative_tokens
+        if num_drafts == 1:
+            return VerifyAndAccept(model, self.rule, num_steps, self.vocab_size)
+        tree = DraftTree(num_drafts, num_steps)
+        return VerifyDrafts(model, several_drafts_rule(self.rule), tree, self.vocab_size)
+
+    def _plain(self, model: Graph) -> Composite:
+        rule = RULES["rejection"] if self.rule.samples else self.rule
+        return VerifyAndAccept(model, rule, 0, self.vocab_size)
 
 
 def _draft_inputs(drafted: int, vocab_size: int, rule: Rule) -> tuple[TensorSpec, ...]:

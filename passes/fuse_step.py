@@ -9,6 +9,7 @@ from torch import Tensor
 from spec_compile.config import SpecConfig
 from spec_compile.graph_call import invoke
 from spec_compile.passes.base import Pass, PassResult
+from spec_compile.passes.draft_tree import DraftTree, as_write, written_caches
 from spec_compile.passes.fuse_acceptance import FuseAcceptance
 from spec_compile.passes.round import ROUND_INPUTS, cache_inputs, sampling_inputs
 from spec_compile.passes.unroll_draft import UnrollDraft
@@ -21,10 +22,11 @@ class Step(Composite):
     Both models take the same `tokens` and `lengths`, so both caches always hold the same tokens.
     """
 
-    def __init__(self, draft: Graph, verify: Graph) -> None:
+    def __init__(self, draft: Graph, verify: Graph, tree: DraftTree) -> None:
         super().__init__()
         self.draft = draft
         self.verify = verify
+        self.tree = tree
         self.num_draft_uniforms = _num_uniforms(draft)
         uniforms = self.num_draft_uniforms + _num_uniforms(verify)
         caches = (*cache_inputs(verify), *cache_inputs(draft))
@@ -35,7 +37,12 @@ class Step(Composite):
         own, rest = self._split_uniforms(tensors)
         drafted = invoke(self.draft, {**tensors, **own})
         verified = invoke(self.verify, {**tensors, **rest, **drafted})
-        return verified | {name: value for name, value in drafted.items() if "_cache." in name}
+        caches = {name: value for name, value in drafted.items() if "_cache." in name}
+        if self.tree.num_drafts == 1:
+            return verified | caches
+        last = written_caches(self.draft, drafted)
+        moved = self.tree.keep_survivor(last, tensors, verified["survivor"])
+        return verified | caches | as_write(moved, self.tree.num_steps)
 
     def _split_uniforms(
         self, tensors: Mapping[str, Tensor]
@@ -63,7 +70,8 @@ class FuseStep(Pass):
     def call(self, program: Program) -> PassResult:
         if "step" in program.graphs:
             return PassResult(program, 0)
-        module = Step(program.graphs["draft"], program.graphs["verify"])
+        tree = DraftTree(self.config.num_drafts, self.config.num_speculative_tokens)
+        module = Step(program.graphs["draft"], program.graphs["verify"], tree)
         graph = trace(module, batch_size=self.config.batch_size, max_length=self.max_length)
         return PassResult(program.without("draft", "verify").with_graph("step", graph), 1)
 

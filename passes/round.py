@@ -41,10 +41,10 @@ def sampling_of(tensors: Mapping[str, Tensor]) -> Sampling:
     return Sampling(*(tensors[name] for name in ("temperature", "top_k", "top_p", "min_p")))
 
 
-def num_uniforms(rule: Rule, num_speculative_tokens: int) -> int:
-    """Uniforms that `rule` uses per row for one draft of `num_speculative_tokens` tokens."""
+def num_uniforms(rule: Rule, num_speculative_tokens: int, num_drafts: int = 1) -> int:
+    """Uniforms that `rule` uses per row for drafts of `num_speculative_tokens` tokens each."""
     size = 1
-    for extent in rule.uniforms_shape(1, num_speculative_tokens):
+    for extent in rule.uniforms_shape(num_drafts, num_speculative_tokens):
         size *= extent
     return size
 
@@ -63,3 +63,12 @@ def fit_vocabulary(logits: Tensor, vocab_size: int) -> Tensor:
     if missing > 0:
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
     return logits if missing == 0 else logits[..., :vocab_size]
+
+
+def known_tokens(model: Graph, tokens: Tensor, vocab_size: int) -> Tensor:
+    """`tokens`, with the last id of a draft `model` for those that it has no embedding of.
+
+    A draft may read and propose what it likes: acceptance keeps the law exact.
+    """
+    rows = next(int(spec.shape[-1]) for spec in model.outputs if spec.name == "logits")
+    return tokens.clamp(max=rows - 1) if rows < vocab_size else tokens

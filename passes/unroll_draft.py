@@ -12,14 +12,17 @@ from spec_compile.config import SpecConfig
 from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.base import Pass, PassResult
+from spec_compile.passes.draft_tree import DraftTree
 from spec_compile.passes.round import (
     ROUND_INPUTS,
     cache_inputs,
     fit_vocabulary,
+    known_tokens,
     sampling_inputs,
     sampling_of,
     select_rows,
 )
+from spec_compile.passes.several_drafts import DraftsLoop, several_drafts_rule
 from spec_compile.program import Composite, Graph, Program, trace, updated_name
 from spec_compile.sampling import argmax, sample
 
@@ -44,7 +47,7 @@ class DraftLoop(Composite):
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One round of drafting; see the class."""
         caches = {spec.name: tensors[spec.name] for spec in cache_inputs(self.graph)}
-        tokens = self._known(tensors["tokens"])
+        tokens = known_tokens(self.graph, tensors["tokens"], self.vocab_size)
         step = {"tokens": tokens, "lengths": tensors["lengths"], **caches}
         length = tensors["lengths"] + tensors["num_new"]
         row = (tensors["num_new"] - 1).clamp(min=0)[:, None]
@@ -65,11 +68,6 @@ class DraftLoop(Composite):
         if self.samples:
             results["draft_probs"] = torch.stack(laws, dim=1)
         return results | written
-
-    def _known(self, tokens: Tensor) -> Tensor:
-        """The draft reads its own last id for one it has no embedding of: any draft is exact."""
-        rows = next(int(s.shape[-1]) for s in self.graph.outputs if s.name == "logits")
-        return tokens.clamp(max=rows - 1) if rows < self.vocab_size else tokens
 
     def _propose(
         self, logits: Tensor, tensors: Mapping[str, Tensor], index: int
@@ -95,8 +93,16 @@ class UnrollDraft(Pass):
     def call(self, program: Program) -> PassResult:
         if any(spec.name == "draft_tokens" for spec in program.graphs["draft"].outputs):
             return PassResult(program, 0)
-        loop = DraftLoop(
-            program.graphs["draft"], self.rule, self.config.num_speculative_tokens, self.vocab_size
+        graph = trace(
+            self._loop(program.graphs["draft"]),
+            batch_size=self.config.batch_size,
+            max_length=self.max_length,
         )
-        graph = trace(loop, batch_size=self.config.batch_size, max_length=self.max_length)
         return PassResult(program.with_graph("draft", graph), 1)
+
+    def _loop(self, model: Graph) -> Composite:
+        num_drafts, num_steps = self.config.num_drafts, self.config.num_speculative_tokens
+        if num_drafts == 1:
+            return DraftLoop(model, self.rule, num_steps, self.vocab_size)
+        tree = DraftTree(num_drafts, num_steps)
+        return DraftsLoop(model, several_drafts_rule(self.rule), tree, self.vocab_size)

@@ -75,14 +75,14 @@ def prompt_feed(batch: Batch) -> dict[str, NDArray[np.int64]]:
 
 
 class WindowFeed:
-    """The same three tensors of later calls: the last `width` committed tokens of each row.
+    """The same three tensors of later calls: the last tokens of each row, as many as `width`.
 
-    `lengths = committed - width` is the rollback: what a graph wrote beyond it is overwritten.
+    `lengths = committed - num_new` is the rollback: what a graph wrote beyond it is overwritten.
 
     Args:
         batch: the rows to read from.
-        width: tokens that a call feeds again; 2 for a draft model, whose cache has a hole after a
-            fully accepted block, 1 for a target.
+        width: most tokens that a call feeds again; 2 for a draft model, whose cache has a hole
+            after a fully accepted block, 1 for a target.
     """
 
     def __init__(self, batch: Batch, width: int) -> None:
@@ -95,9 +95,11 @@ class WindowFeed:
     def update(self) -> None:
         """Read the batch; a retired row gets zeros, which make it stand still."""
         batch, width = self._batch, self._width
-        np.subtract(batch.committed, width, out=self._lengths)
+        np.minimum(batch.committed, width, out=self._num_new)
+        np.subtract(batch.committed, self._num_new, out=self._lengths)
         for row, start in enumerate(self._lengths.tolist()):
+            # What lies behind a short row's tokens is zeros, which are fed and count for nothing.
             self._tokens[row] = batch.history[row, start : start + width]
-        np.multiply(batch.active, width, out=self._num_new)
+        np.multiply(self._num_new, batch.active, out=self._num_new)
         np.multiply(self._lengths, batch.active, out=self._lengths)
         np.multiply(self._tokens, batch.active[:, None], out=self._tokens)

@@ -12,13 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_compile.graph_contract import GRAPHS_OF_FUSION
-from spec_compile.manifest import GraphSpec, Manifest
+from spec_compile.manifest import BundleConfig, GraphSpec, Manifest
 from spec_compile.runtime.batch import Batch, WindowFeed, prompt_feed
 from spec_compile.runtime.engine import Engine, Run
 
 # Tokens that a later call feeds again. A draft model proposes k tokens but reads only k - 1 of
 # them, so a fully accepted block leaves a hole of one in its cache; the target reads them all.
 _WINDOWS = {"draft": 2, "verify": 1, "step": 2, "target": 1}
+
+
+def _window(graph: str, config: BundleConfig) -> int:
+    """Tokens that a later call of `graph` feeds."""
+    if graph == "draft" and config.num_drafts > 1:
+        # Its cache holds the drafts interleaved: it reads again what the last round emitted.
+        return config.num_speculative_tokens + 1
+    return _WINDOWS[graph]
+
+
 _READ_BY_HOST = ("output_tokens", "num_emitted", "logits")
 
 
@@ -64,7 +74,8 @@ class Rounds:
             skipped = () if with_logits else ("logits",)
             self.buffers.update(_outputs(engine, graph, batch.num_rows, skipped))
             buffers = self.buffers | {"uniforms": uniforms}
-            self._calls.append(_Call(engine, name, graph, batch, buffers))
+            window = _window(name, manifest.config)
+            self._calls.append(_Call(engine, name, graph, batch, buffers, window))
         self.output_tokens = self.buffers["output_tokens"]
         self.num_emitted = self.buffers["num_emitted"]
 
@@ -79,9 +90,15 @@ class _Call:
     """One graph over one batch: the prompts in its first run, then the last tokens."""
 
     def __init__(
-        self, engine: Engine, name: str, graph: GraphSpec, batch: Batch, buffers: dict[str, Any]
+        self,
+        engine: Engine,
+        name: str,
+        graph: GraphSpec,
+        batch: Batch,
+        buffers: dict[str, Any],
+        window: int,
     ) -> None:
-        self._engine, self._name, self._batch = engine, name, batch
+        self._engine, self._name, self._batch, self._window = engine, name, batch, window
         rows = batch.num_rows
         caches = {c.name: engine.zeros(_shape(c.shape, rows), c.dtype) for c in graph.caches}
         self._buffers = buffers | caches
@@ -94,7 +111,7 @@ class _Call:
             self._run()
             return
         self._run()
-        self._feed = WindowFeed(self._batch, _WINDOWS[self._name])
+        self._feed = WindowFeed(self._batch, self._window)
         self._run = self._bind(self._feed.buffers)
 
     def _bind(self, feed: dict[str, NDArray[np.int64]]) -> Run:

@@ -171,9 +171,10 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
             models[name],
             max_length=max_length,
             # The last round may write all its draft tokens behind a row that is full.
-            slots=max_length + config.num_speculative_tokens,
+            slots=max_length + config.num_drafts * config.num_speculative_tokens,
             batch_size=config.batch_size,
             prefix="" if name == "target" else "draft_",
+            tree=config.num_drafts > 1,
         )
         check_capture(
             models[name],
@@ -250,6 +251,7 @@ def _bundle_config(config: SpecConfig, captured: Captured) -> BundleConfig:
         dtype=config.dtype,
         max_length=captured.max_length,
         batch_size=config.batch_size,
+        num_drafts=config.num_drafts,
     )
 
 

@@ -40,10 +40,21 @@ class Expected:
         return f"dtype {self.dtype} and shape [{sizes}]"
 
 
+def drafts_shape(num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
+    """Sizes of `draft_tokens` behind the rows: [k], or [K, k] for several drafts."""
+    return (num_speculative_tokens,) if num_drafts == 1 else (num_drafts, num_speculative_tokens)
+
+
 def graph_inputs(
-    name: str, num_speculative_tokens: int, vocab_size: int
+    name: str, drafts: tuple[int, ...], vocab_size: int
 ) -> tuple[dict[str, Expected], dict[str, Expected]]:
-    """Required and optional inputs of graph `name`, without its caches."""
+    """Required and optional inputs of graph `name`, without its caches.
+
+    Args:
+        name: of the graph.
+        drafts: see `drafts_shape`.
+        vocab_size: V.
+    """
     required = {
         "tokens": Expected("int64", ("B", "T")),
         "num_new": Expected("int64", ("B",)),
@@ -57,16 +68,16 @@ def graph_inputs(
         "uniforms": Expected("float32", ("B", None)),
     }
     if name == "verify":
-        required["draft_tokens"] = Expected("int64", ("B", num_speculative_tokens))
-        optional["draft_probs"] = Expected("float32", ("B", num_speculative_tokens, vocab_size))
+        required["draft_tokens"] = Expected("int64", ("B", *drafts))
+        optional["draft_probs"] = Expected("float32", ("B", *drafts, vocab_size))
     return required, optional
 
 
-def graph_outputs(name: str, num_speculative_tokens: int, vocab_size: int) -> dict[str, Expected]:
-    """Outputs that graph `name` must have, without its caches."""
+def graph_outputs(name: str, drafts: tuple[int, ...], vocab_size: int) -> dict[str, Expected]:
+    """Outputs that graph `name` must have, without its caches; arguments as `graph_inputs`."""
     if name == "draft":
-        return {"draft_tokens": Expected("int64", ("B", num_speculative_tokens))}
-    emitted = 1 if name == "target" else num_speculative_tokens + 1
+        return {"draft_tokens": Expected("int64", ("B", *drafts))}
+    emitted = 1 if name == "target" else drafts[-1] + 1
     outputs = {
         "output_tokens": Expected("int64", ("B", emitted)),
         "num_emitted": Expected("int64", ("B",)),

@@ -19,6 +19,7 @@ from spec_compile.graph_contract import (
     FREE_SIZES,
     GRAPHS_OF_FUSION,
     Expected,
+    drafts_shape,
     graph_inputs,
     graph_outputs,
 )
@@ -114,6 +115,12 @@ class BundleConfig:
     dtype: str
     max_length: int
     batch_size: int
+    num_drafts: int
+
+    @property
+    def slots(self) -> int:
+        """Cache entries a row has at least: the last round writes its drafts behind a full row."""
+        return self.max_length + self.num_drafts * self.num_speculative_tokens
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ class Manifest:
 def _check_manifest(manifest: Manifest) -> None:
     """Check what no single field shows."""
     config = manifest.config
-    for name in ("num_speculative_tokens", "batch_size"):
+    for name in ("num_speculative_tokens", "batch_size", "num_drafts"):
         _require(getattr(config, name) >= 1, f"config.{name}", "must be at least 1")
     _require(
         config.max_length > config.num_speculative_tokens,
@@ -268,7 +275,8 @@ def _check_graph(where: str, graph: GraphSpec, manifest: Manifest) -> None:
 
 def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) -> None:
     """Every tensor that a runtime binds by name has the dtype and shape of the graph contract."""
-    drafts, vocab = manifest.config.num_speculative_tokens, manifest.vocab_size
+    config, vocab = manifest.config, manifest.vocab_size
+    drafts = drafts_shape(config.num_drafts, config.num_speculative_tokens)
     required, optional = graph_inputs(name, drafts, vocab)
     for role, expected in (required | optional).items():
         tensor = graph.input(role)
@@ -279,7 +287,7 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
     caches = {tensor.name for tensor in graph.caches}
     _require(len(caches) > 0, f"{where}.outputs", "must have a cache (`alias_of`)")
     for cache in graph.caches:
-        _check_cache(f"{where}.inputs {cache.name!r}", cache, manifest.config)
+        _check_cache(f"{where}.inputs {cache.name!r}", cache, config.slots)
     for tensor in graph.inputs:
         known = tensor.name in caches or tensor.name in required or tensor.name in optional
         _require(known, f"{where}.inputs", f"has {tensor.name!r}, which no runtime feeds")
@@ -289,9 +297,7 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
         _require_tensor("graphs.draft.outputs", "draft_probs", law, optional["draft_probs"])
 
 
-def _check_cache(where: str, cache: TensorSpec, config: BundleConfig) -> None:
-    """The last round of a full row writes up to k slots behind `max_length`."""
-    slots = config.max_length + config.num_speculative_tokens
+def _check_cache(where: str, cache: TensorSpec, slots: int) -> None:
     fits = Expected(cache.dtype, ("B", None, None, None)).fits(cache.dtype, cache.shape)
     enough = fits and isinstance(cache.shape[2], int) and cache.shape[2] >= slots
     _require(enough, where, f"must be of shape [B, heads, at least {slots} slots, size]")
@@ -354,6 +360,7 @@ def _read_config(fields: Fields) -> BundleConfig:
         dtype=fields.text("dtype"),
         max_length=fields.integer("max_length"),
         batch_size=fields.integer("batch_size"),
+        num_drafts=fields.integer("num_drafts"),
     )
     fields.finish()
     return config

@@ -82,6 +82,31 @@ def _fake_cached_attention(
 CACHED_ATTENTION = torch.ops.spec_compile.cached_attention.default
 
 
+@torch.library.custom_op("spec_compile::move_entries", mutates_args=())
+def move_entries(cache: Tensor, source: Tensor, destination: Tensor) -> Tensor:
+    """Copy cache entries of the draft that survived to where the next round expects them.
+
+    Args:
+        cache: [B, H_kv, S, D].
+        source: [B, N] int64, slots to copy from.
+        destination: [B] int64, the slot that the first of them goes to; the others follow it.
+
+    Returns:
+        The cache with the copies.
+    """
+    index = source[:, None, :, None].expand(-1, cache.shape[1], -1, cache.shape[3])
+    return _write(cache, cache.gather(2, index), destination)
+
+
+@move_entries.register_fake
+def _fake_move_entries(cache: Tensor, source: Tensor, destination: Tensor) -> Tensor:
+    del source, destination
+    return torch.empty_like(cache)
+
+
+MOVE_ENTRIES = torch.ops.spec_compile.move_entries.default
+
+
 @torch.library.custom_op("spec_compile::process_logits", mutates_args=())
 def process_logits(
     logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor

@@ -58,7 +58,7 @@ def example() -> Manifest:
     }
     model = ModelSpec("llama", "LlamaForCausalLM", "psf-2.0", 6, 123)
     return Manifest(
-        config=BundleConfig(K, "greedy", True, "verify", "onnxruntime", "float32", 10, 8),
+        config=BundleConfig(K, "greedy", True, "verify", "onnxruntime", "float32", 10, 8, 1),
         vocab_size=VOCAB,
         eos_token_ids=(0, 3),
         bos_token_id=None,
@@ -123,7 +123,7 @@ BREACHES: list[tuple[str, Edit]] = [
     ("config.max_length", lambda raw: raw["config"].update(max_length=K)),
     ("config.batch_size", lambda raw: raw["config"].update(batch_size=0)),
     ("num_speculative_tokens", lambda raw: raw["config"].update(num_speculative_tokens=True)),
-    ("config has fields", lambda raw: raw["config"].update(num_drafts=3)),
+    ("config has fields", lambda raw: raw["config"].update(num_trees=3)),
     ("vocab_size", lambda raw: raw.update(vocab_size=0)),
     ("vocab_size", lambda raw: raw.update(vocab_size=9.0)),
     ("eos_token_ids", lambda raw: raw.update(eos_token_ids=[VOCAB])),

@@ -78,9 +78,9 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--num-drafts",
         type=int,
-        default=1,
-        metavar="N",
-        help="draft sequences a round; 1 in this version",
+        default=default.num_drafts,
+        metavar="K",
+        help="drafts a round, for rules that take several (default %(default)s)",
     )
 
 
@@ -142,11 +142,6 @@ def _config(args: argparse.Namespace) -> SpecConfig:
             f"--quantize {args.quantize} is not supported in this version, which keeps weights "
             "as they are; leave it out"
         )
-    if args.num_drafts != 1:
-        raise ConfigError(
-            f"--num-drafts {args.num_drafts} is not supported in this version, whose rules take "
-            "one draft sequence; leave it out or give 1"
-        )
     return SpecConfig(
         num_speculative_tokens=args.num_speculative_tokens,
         acceptance=args.acceptance,
@@ -155,6 +150,7 @@ def _config(args: argparse.Namespace) -> SpecConfig:
         dtype=args.dtype,
         max_length=args.max_length,
         batch_size=args.batch_size,
+        num_drafts=args.num_drafts,
     )
 
 

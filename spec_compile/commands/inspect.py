@@ -46,8 +46,11 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
     """The lines that `inspect` prints."""
     config = manifest.config
     law = "exact: the target's own law" if config.exact else "approximate: NOT the target's law"
+    drafts = f"{config.num_speculative_tokens} draft tokens"
+    if config.num_drafts > 1:
+        drafts = f"{config.num_drafts} drafts of {config.num_speculative_tokens} tokens"
     yield f"acceptance   {config.acceptance} ({law})"
-    yield f"fusion       {config.fusion}, {config.num_speculative_tokens} draft tokens a round"
+    yield f"fusion       {config.fusion}, {drafts} a round"
     yield f"engine       {config.backend}, {config.dtype}"
     yield f"capacity     {config.max_length} tokens a row, {config.batch_size} rows"
     yield f"vocabulary   {manifest.vocab_size} ids, EOS {list(manifest.eos_token_ids)}"

@@ -34,10 +34,18 @@ def capture_model(
     slots: int = 36,
     batch_size: int = 8,
     prefix: str = "",
+    tree: bool = False,
 ) -> Graph:
     """Capture `model`, which stays switched to our attention."""
     model.set_attn_implementation(IMPLEMENTATION)
-    return capture(model, max_length=max_length, slots=slots, batch_size=batch_size, prefix=prefix)
+    return capture(
+        model,
+        max_length=max_length,
+        slots=slots,
+        batch_size=batch_size,
+        prefix=prefix,
+        tree=tree,
+    )
 
 
 def capture_pair(

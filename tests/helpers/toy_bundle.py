@@ -127,6 +127,7 @@ def write_manifest(toy: Toy, graphs: dict[str, GraphSpec], folder: Path) -> None
         dtype="float32",
         max_length=toy.max_length,
         batch_size=toy.batch_size,
+        num_drafts=1,
     )
     manifest = Manifest(
         config=config,
