@@ -21,7 +21,7 @@ class OnnxRuntimeBackend:
 
     def build(self, program: Program, context: BuildContext, folder: Path) -> Mapping[str, str]:
         """Translate every graph and write it with its weights; see `Backend.build`."""
-        translator = OnnxTranslator(context.vocab_size, context.weight_names)
+        translator = OnnxTranslator(context.weight_names)
         models = {name: translator.translate(graph) for name, graph in program.graphs.items()}
         store_weights(models, folder)
         for name, model in models.items():

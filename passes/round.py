@@ -17,6 +17,13 @@ ROUND_INPUTS = (
     TensorSpec("lengths", torch.int64, ("B",)),
 )
 
+TOKEN_IDS = "token_ids"
+
+
+def is_trimmed(graph: Graph) -> bool:
+    """Whether a draft model has logits of some tokens only, those of its output `token_ids`."""
+    return any(spec.name == TOKEN_IDS for spec in graph.outputs)
+
 
 def cache_inputs(graph: Graph) -> tuple[TensorSpec, ...]:
     """The cache inputs of a captured model or of a round."""

@@ -14,12 +14,15 @@ from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.base import Pass, PassResult
 from spec_compile.passes.round import (
     ROUND_INPUTS,
+    TOKEN_IDS,
     cache_inputs,
     fit_vocabulary,
+    is_trimmed,
     sampling_inputs,
     sampling_of,
     select_rows,
 )
+from spec_compile.passes.trim_draft_vocab import TrimDraftVocab
 from spec_compile.program import Composite, Graph, Program, trace, updated_name
 from spec_compile.sampling import argmax, sample
 
@@ -35,7 +38,7 @@ class DraftLoop(Composite):
         self, model: Graph, rule: Rule, num_speculative_tokens: int, vocab_size: int
     ) -> None:
         super().__init__()
-        self.graph = model
+        self.graph, self.is_trimmed = model, is_trimmed(model)
         self.samples = rule.uses_draft_probs
         self.num_steps, self.vocab_size = num_speculative_tokens, vocab_size
         uniforms = num_speculative_tokens if self.samples else 0
@@ -54,7 +57,9 @@ class DraftLoop(Composite):
         for index in range(self.num_steps):
             outputs = invoke(self.graph, step)
             logits = outputs["logits"] if index else select_rows(outputs["logits"], row)
-            token, law = self._propose(fit_vocabulary(logits, self.vocab_size), tensors, index)
+            token, law = self._propose(self._fit(logits), tensors, index)
+            if self.is_trimmed:
+                token = outputs[TOKEN_IDS].index_select(0, token)
             proposed.append(token)
             laws.append(law)
             caches = {s.alias_of: outputs[s.name] for s in self.graph.outputs if s.alias_of}
@@ -63,13 +68,25 @@ class DraftLoop(Composite):
             step = {"tokens": token[:, None], "lengths": length + index, **caches}
         results = {"draft_tokens": torch.stack(proposed, dim=1)}
         if self.samples:
-            results["draft_probs"] = torch.stack(laws, dim=1)
+            results["draft_probs"] = self._spread(torch.stack(laws, dim=1), outputs)
         return results | written
 
     def _known(self, tokens: Tensor) -> Tensor:
         """The draft reads its own last id for one it has no embedding of: any draft is exact."""
+        if self.is_trimmed:  # Its graph does so itself: it has fewer logits than embeddings.
+            return tokens
         rows = next(int(s.shape[-1]) for s in self.graph.outputs if s.name == "logits")
         return tokens.clamp(max=rows - 1) if rows < self.vocab_size else tokens
+
+    def _fit(self, logits: Tensor) -> Tensor:
+        return logits if self.is_trimmed else fit_vocabulary(logits, self.vocab_size)
+
+    def _spread(self, laws: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
+        """Laws over the trimmed vocabulary [B, k, N] as laws over all tokens [B, k, V]."""
+        if not self.is_trimmed:
+            return laws
+        everywhere = laws.new_zeros((*laws.shape[:2], self.vocab_size))
+        return everywhere.scatter(-1, outputs[TOKEN_IDS].expand(laws.shape), laws)
 
     def _propose(
         self, logits: Tensor, tensors: Mapping[str, Tensor], index: int
@@ -84,6 +101,7 @@ class UnrollDraft(Pass):
     """Replace the graph `draft`, one forward of the draft model, by the draft loop of a round."""
 
     name = "unroll_draft"
+    after = (TrimDraftVocab,)
 
     def __init__(self, config: SpecConfig, rule: Rule, vocab_size: int, max_length: int) -> None:
         self.config, self.rule = config, rule

@@ -52,6 +52,7 @@ def test_every_pass_is_honest_and_counts_what_it_does(
 ) -> None:
     program, rewrites = compiled(fusion, acceptance)
     assert list(program.graphs) == GRAPHS[fusion]
+    assert rewrites["trim_draft_vocab"] == 0  # nobody asked for it
     assert rewrites["unroll_draft"] == 1
     assert rewrites["fuse_acceptance"] == 2
     assert rewrites.get("fuse_step", 0) == (1 if fusion == "step" else 0)
@@ -66,8 +67,8 @@ def test_a_second_run_does_nothing(compiled: Compiled, fusion: str, acceptance: 
     passes = build_pipeline(
         config_of(fusion, acceptance), vocab_size=VOCAB_SIZE, max_length=MAX_LENGTH
     )
-    # What the first two make has gone into `step`: they have nothing to run on.
-    for each in passes[2:] if fusion == "step" else passes:
+    # What the first three make has gone into `step`: they have nothing to run on.
+    for each in passes[3:] if fusion == "step" else passes:
         result = each(program)
         assert (each.name, result.rewrites) == (each.name, 0)
         assert result.program.structural_hash() == hash_before
@@ -91,7 +92,7 @@ def test_the_order_is_declared() -> None:
     passes = build_pipeline(config_of("step", "rejection"), vocab_size=64, max_length=MAX_LENGTH)
     PassManager(passes)
     free = [each.name for each in passes if not each.after]
-    assert free == ["unroll_draft", "fuse_acceptance"]
+    assert free == ["trim_draft_vocab", "fuse_acceptance"]
 
 
 def test_the_documentation_has_one_heading_per_step_in_order() -> None:
