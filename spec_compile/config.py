@@ -26,6 +26,9 @@ class SpecConfig:
         max_length: tokens a row may hold, prompt and output together; None takes the smaller of
             1,024 and what both models were built for.
         batch_size: most rows that one call may hold.
+        draft_vocab: how many tokens the draft may propose, the most frequent of
+            `draft_vocab_text`; None leaves them all.
+        draft_vocab_text: UTF-8 file in the manner of what will be generated.
 
     Raises:
         ConfigError: a value that no compile can use.
@@ -38,6 +41,8 @@ class SpecConfig:
     dtype: str = "float32"
     max_length: int | None = None
     batch_size: int = 8
+    draft_vocab: int | None = None
+    draft_vocab_text: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
@@ -46,6 +51,13 @@ class SpecConfig:
         _one_of("dtype", self.dtype, DTYPES)
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
         _at_least("batch_size", self.batch_size, 1)
+        if (self.draft_vocab is None) != (self.draft_vocab_text is None):
+            raise ConfigError(
+                "draft_vocab and draft_vocab_text go together: a number of tokens, and a text "
+                "that says which are frequent"
+            )
+        if self.draft_vocab is not None:
+            _at_least("draft_vocab", self.draft_vocab, 1)
         if self.max_length is not None:
             _at_least("max_length", self.max_length, 2)
             if self.num_speculative_tokens >= self.max_length:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -19,10 +20,10 @@ from spec_compile.export.backend import BuildContext, backend
 from spec_compile.export.bundle import check_output, describe_files, describe_graphs, staged
 from spec_compile.export.capture import capture
 from spec_compile.export.checkpoint import Checkpoint, load_model, open_checkpoint
+from spec_compile.export.draft_models import check_draft, load_draft
 from spec_compile.export.self_check import check_capture
 from spec_compile.export.tokenizer_files import (
     TokenizerFiles,
-    check_same,
     read_tokenizer,
     vocabulary_size,
 )
@@ -59,12 +60,14 @@ class Captured:
         models: the models, whose weights the program shares.
         vocab_size: V.
         max_length: tokens a row may hold.
+        draft_token_ids: the tokens that the draft may propose, ascending; None: all.
     """
 
     program: Program
     models: dict[str, PreTrainedModel]
     vocab_size: int
     max_length: int
+    draft_token_ids: tuple[int, ...] | None = None
 
 
 def compile(
@@ -108,7 +111,7 @@ def compile(
     program = run_pipeline(captured, config, watchers, report)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
-        context = BuildContext(captured.vocab_size, _weight_names(captured.models))
+        context = BuildContext(captured.vocab_size, _weight_names(captured.models, program))
         files = backend(config.backend).build(program, context, staging)
         report(_WRITE)
         pair.tokenizer.write(staging)
@@ -145,11 +148,11 @@ def open_pair(target: str, draft: str) -> Pair:
     """Find both models and check that they speak one vocabulary.
 
     Raises:
-        CheckpointError: a model is missing or damaged, or the tokenizers differ.
+        CheckpointError: a model is missing or damaged, or they do not fit each other.
     """
     first, second = open_checkpoint(target), open_checkpoint(draft)
     tokenizer = read_tokenizer(first)
-    check_same(tokenizer, read_tokenizer(second))
+    check_draft(first, second, tokenizer)
     return Pair(first, second, tokenizer)
 
 
@@ -162,7 +165,10 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
     max_length = _max_length(pair, config)
     dtype = getattr(torch, config.dtype)
     # Both before the first capture: damaged weights are told in seconds.
-    models = {"target": load_model(pair.target, dtype), "draft": load_model(pair.draft, dtype)}
+    target = load_model(pair.target, dtype)
+    eos_token_ids = pair.target.eos_token_ids
+    draft, token_ids = load_draft(pair.draft, target, pair.tokenizer, config, eos_token_ids)
+    models = {"target": target, "draft": draft}
     graphs: dict[str, Graph] = {}
     for name in models:
         report(_CAPTURE.format(name))
@@ -182,7 +188,7 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
         )
     rows = {name: _head_rows(graph) for name, graph in graphs.items()}
     vocab_size = vocabulary_size(pair.tokenizer, rows["target"], rows["draft"])
-    return Captured(Program(graphs), models, vocab_size, max_length)
+    return Captured(Program(graphs), models, vocab_size, max_length, token_ids)
 
 
 def run_pipeline(
@@ -192,7 +198,12 @@ def run_pipeline(
     report: Progress = lambda _: None,
 ) -> Program:
     """The graphs of a bundle from captured models."""
-    passes = build_pipeline(config, vocab_size=captured.vocab_size, max_length=captured.max_length)
+    passes = build_pipeline(
+        config,
+        vocab_size=captured.vocab_size,
+        max_length=captured.max_length,
+        draft_token_ids=captured.draft_token_ids,
+    )
     return PassManager(passes, [_Report(report), *instruments]).run(captured.program)
 
 
@@ -228,11 +239,16 @@ def _head_rows(graph: Graph) -> int:
     return int(next(spec.shape[-1] for spec in graph.outputs if spec.name == "logits"))
 
 
-def _weight_names(models: dict[str, PreTrainedModel]) -> dict[int, str]:
+def _weight_names(models: dict[str, PreTrainedModel], program: Program) -> dict[int, str]:
     names: dict[int, str] = {}
     for owner, model in models.items():
         for name, weight in model.named_parameters():
             names.setdefault(weight.data_ptr(), f"{owner}.{name}")
+    for graph in program.graphs.values():
+        # What passes made is called `<owner>.<name>` where it was made, behind its callers' names.
+        for path, weight in (*graph.exported.state_dict.items(), *graph.exported.constants.items()):
+            if isinstance(weight, torch.Tensor):
+                names.setdefault(weight.data_ptr(), re.sub(r"^(g\d+\.)+", "", path))
     return names
 
 
