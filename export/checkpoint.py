@@ -117,10 +117,19 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
             raise CheckpointError(f"cannot load {checkpoint.folder}: {_told(error)}") from error
         model: PreTrainedModel = loaded[0]
         _check_loaded(checkpoint.folder, model, loaded[1])
-        _use_our_attention(model)
+        prepare(model)
+    return model
+
+
+def prepare(model: PreTrainedModel) -> None:
+    """Make a loaded model ready to be captured.
+
+    Raises:
+        CaptureError: its attention cannot be replaced.
+    """
+    _use_our_attention(model)
     model.train(False)
     model.requires_grad_(False)
-    return model
 
 
 def _use_our_attention(model: PreTrainedModel) -> None:

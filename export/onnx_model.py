@@ -40,16 +40,15 @@ _FUSIONS = RewriteRuleSet(
 
 
 class OnnxTranslator:
-    """Translates the graphs of one compile; the sampling function is traced once for all.
+    """Translates the graphs of one compile; sampling is traced once for each size of vocabulary.
 
     Args:
-        vocab_size: V.
         weight_names: `<owner>.<name in the checkpoint>` by the address of a weight's memory.
     """
 
-    def __init__(self, vocab_size: int, weight_names: Mapping[int, str]) -> None:
-        self.vocab_size, self.weight_names = vocab_size, weight_names
-        self._sampling: ir.Function | None = None
+    def __init__(self, weight_names: Mapping[int, str]) -> None:
+        self.weight_names = weight_names
+        self._sampling: dict[int, ir.Function] = {}
 
     def translate(self, graph: Graph) -> ir.Model:
         """`graph` in standard operators, with its tensors named as in the graph contract.
@@ -64,14 +63,21 @@ class OnnxTranslator:
             # Before any constant folding, which would bake small weights into nameless constants.
             fold_transposed_weights(model.graph)
             _simplify(model)
-            if any(node.op_type == PROCESS_LOGITS_NAME for node in model.graph):
-                self._add_sampling(model)
+            calls = [node for node in model.graph if node.op_type == PROCESS_LOGITS_NAME]
+            if calls:
+                self._add_sampling(model, calls)
         return model
 
-    def _add_sampling(self, model: ir.Model) -> None:
-        if self._sampling is None:
-            self._sampling = process_logits_function(self.vocab_size)
-        model.functions[self._sampling.identifier()] = self._sampling
+    def _add_sampling(self, model: ir.Model, calls: list[ir.Node]) -> None:
+        for node in calls:
+            logits = node.inputs[0]
+            assert logits is not None and logits.shape is not None
+            size = int(logits.shape[-1])  # type: ignore[arg-type]
+            if size not in self._sampling:
+                self._sampling[size] = process_logits_function(size)
+            function = self._sampling[size]
+            node.op_type = function.name
+            model.functions[function.identifier()] = function
         ir_passes.InlinePass()(model)
         # Branches of the inlined function may reuse names of the graph around them.
         ir_passes.NameFixPass()(model)
@@ -85,7 +91,7 @@ def translate_program(program: Program, context: BuildContext) -> dict[str, ir.M
     Raises:
         BackendError: an operator has no ONNX form.
     """
-    translator = OnnxTranslator(context.vocab_size, context.weight_names)
+    translator = OnnxTranslator(context.weight_names)
     return {name: translator.translate(graph) for name, graph in program.graphs.items()}
 
 

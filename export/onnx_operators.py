@@ -119,7 +119,8 @@ def process_logits_function(vocab_size: int) -> ir.Function:
     graph = exported.model.graph
     _initializers_to_constants(graph)
     _forget_symbolic_sizes(graph)
-    return ir.Function(DOMAIN, PROCESS_LOGITS_NAME, "", graph=graph, attributes=[])
+    name = f"{PROCESS_LOGITS_NAME}{vocab_size}"
+    return ir.Function(DOMAIN, name, "", graph=graph, attributes=[])
 
 
 def _initializers_to_constants(graph: ir.Graph) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spec_compile.acceptance import RULES
 from spec_compile.config import SpecConfig
 from spec_compile.passes.base import Pass
@@ -12,22 +14,31 @@ from spec_compile.passes.merge_duplicates import MergeDuplicates
 from spec_compile.passes.pack_projections import PackProjections
 from spec_compile.passes.prune_logits import PruneLogits
 from spec_compile.passes.remove_no_ops import RemoveNoOps
+from spec_compile.passes.trim_draft_vocab import TrimDraftVocab
 from spec_compile.passes.unroll_draft import UnrollDraft
 
 
-def build_pipeline(config: SpecConfig, *, vocab_size: int, max_length: int) -> list[Pass]:
+def build_pipeline(
+    config: SpecConfig,
+    *,
+    vocab_size: int,
+    max_length: int,
+    draft_token_ids: Sequence[int] | None = None,
+) -> list[Pass]:
     """The passes from two captured models (`target`, `draft`) to the graphs of a bundle.
 
     Args:
         config: what the compile was asked for.
         vocab_size: V, the ids that the tokenizer knows.
         max_length: tokens a row may hold.
+        draft_token_ids: the tokens that the draft may propose, ascending; None leaves them all.
     """
     rule = RULES[config.acceptance]
     return [
         # Phase 0: tighten the captured models, whose nodes every round then copies.
         PackProjections(),
         # Phase 1: compose rounds out of the captured models.
+        TrimDraftVocab(config, draft_token_ids, vocab_size, max_length),
         UnrollDraft(config, rule, vocab_size, max_length),
         FuseAcceptance(config, rule, vocab_size, max_length),
         *([FuseStep(config, max_length)] if config.fusion == "step" else []),

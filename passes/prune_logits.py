@@ -14,13 +14,11 @@ from torch import fx
 from spec_compile.passes.base import Mismatch, Pass, PassResult
 from spec_compile.passes.fuse_acceptance import FuseAcceptance
 from spec_compile.passes.fuse_step import FuseStep
-from spec_compile.passes.rewrite import insert_call, is_call, rewrite_graphs
+from spec_compile.passes.rewrite import insert_call, is_call, is_pointwise, rewrite_graphs
 from spec_compile.passes.unroll_draft import UnrollDraft
 from spec_compile.program import Program
 
 aten = torch.ops.aten
-# Each maps a row of logits to a row of logits, element by element.
-_POINTWISE = (aten.div.Tensor, aten.mul.Tensor, aten.tanh.default, aten.neg.default)
 _FLATTENS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
 
 
@@ -69,7 +67,7 @@ def _match(select: fx.Node) -> Match | Mismatch:
         node = node.args[0]
         if is_call(node, aten.linear.default):
             break
-        if not _is_pointwise(node):
+        if not is_pointwise(node):
             return Mismatch(f"{node.target} between head and gather may mix rows", node.name)
         pointwise.append(node)
     if len(node.users) > 1:
@@ -83,15 +81,6 @@ def _flattens_rows(node: Any) -> bool:
         return False
     source, flat = node.args[0].meta["val"], node.meta["val"]  # type: ignore[union-attr]
     return bool(flat.dim() == 2 and flat.shape[-1] == source.shape[-1])
-
-
-def _is_pointwise(node: fx.Node) -> bool:
-    others = node.args[1:]
-    return (
-        node.op == "call_function"
-        and node.target in _POINTWISE
-        and all(isinstance(other, int | float) for other in others)
-    )
 
 
 def _replace(graph: fx.Graph, match: Match) -> None:

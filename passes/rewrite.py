@@ -11,6 +11,9 @@ from torch import fx
 from spec_compile.passes.base import Mismatch, PassResult
 from spec_compile.program import Program
 
+aten = torch.ops.aten
+_POINTWISE = (aten.div.Tensor, aten.mul.Tensor, aten.tanh.default, aten.neg.default)
+
 Rewrite = Callable[[fx.Graph, list[Mismatch]], int]
 
 
@@ -36,6 +39,16 @@ def insert_call(graph: fx.Graph, target: Any, args: tuple[Any, ...]) -> fx.Node:
 def is_call(node: object, target: Any) -> bool:
     """Whether `node` is a call of the operator overload `target`."""
     return isinstance(node, fx.Node) and node.op == "call_function" and node.target is target
+
+
+def is_pointwise(node: fx.Node) -> bool:
+    """Whether `node` maps each element of its first argument by itself, with numbers alone."""
+    others = node.args[1:]
+    return (
+        node.op == "call_function"
+        and node.target in _POINTWISE
+        and all(isinstance(other, int | float) for other in others)
+    )
 
 
 def same_layout(before: fx.Node, after: fx.Node) -> bool:

@@ -63,12 +63,3 @@ def fit_vocabulary(logits: Tensor, vocab_size: int) -> Tensor:
     if missing > 0:
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
     return logits if missing == 0 else logits[..., :vocab_size]
-
-
-def known_tokens(model: Graph, tokens: Tensor, vocab_size: int) -> Tensor:
-    """`tokens`, with the last id of a draft `model` for those that it has no embedding of.
-
-    A draft may read and propose what it likes: acceptance keeps the law exact.
-    """
-    rows = next(int(spec.shape[-1]) for spec in model.outputs if spec.name == "logits")
-    return tokens.clamp(max=rows - 1) if rows < vocab_size else tokens

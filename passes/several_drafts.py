@@ -13,11 +13,11 @@ from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.draft_candidates import first_tokens
 from spec_compile.passes.draft_tree import DraftTree, as_write, num_slots, written_caches
+from spec_compile.passes.draft_vocab import DraftVocabulary
 from spec_compile.passes.round import (
     ROUND_INPUTS,
     cache_inputs,
     fit_vocabulary,
-    known_tokens,
     num_uniforms,
     sampling_inputs,
     sampling_of,
@@ -38,7 +38,8 @@ class DraftsLoop(Composite):
         self, model: Graph, rule: SeveralDraftsRule, tree: DraftTree, vocab_size: int
     ) -> None:
         super().__init__()
-        self.graph, self.rule, self.tree, self.vocab_size = model, rule, tree, vocab_size
+        self.graph, self.rule, self.tree = model, rule, tree
+        self.vocabulary = DraftVocabulary(model, vocab_size)
         self.inputs = (*ROUND_INPUTS, *cache_inputs(model), *sampling_inputs(tree.size))
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -46,35 +47,37 @@ class DraftsLoop(Composite):
         caches = {spec.name: tensors[spec.name] for spec in cache_inputs(self.graph)}
         slots = num_slots(self.graph)
         call = self.tree.first_call(tensors, slots)
-        tokens = known_tokens(self.graph, tensors["tokens"], self.vocab_size)
+        tokens = self.vocabulary.readable(tensors["tokens"])
         proposed: list[Tensor] = []
         laws: list[Tensor] = []
         written: dict[str, Tensor] = {}
         for step in range(self.tree.num_steps):
             outputs = invoke(self.graph, {"tokens": tokens, **call, **caches})
-            tokens, law = self._propose(outputs["logits"], tensors, step)
+            places, law = self._propose(outputs["logits"], tensors, step)
+            tokens = self.vocabulary.token_of(places, outputs)
             proposed.append(tokens)
             laws.append(law)
             caches = written_caches(self.graph, outputs)
             # Every write is an output, so that an engine can do each one in the caller's buffer.
             written |= as_write(caches, step)
             call = self.tree.step_call(tensors, step, slots)
-        drafts = {"draft_tokens": torch.stack(proposed, 2), "draft_probs": torch.stack(laws, 2)}
+        draft_probs = self.vocabulary.spread(torch.stack(laws, dim=2), outputs)
+        drafts = {"draft_tokens": torch.stack(proposed, dim=2), "draft_probs": draft_probs}
         return drafts | written
 
     def _propose(
         self, logits: Tensor, tensors: Mapping[str, Tensor], step: int
     ) -> tuple[Tensor, Tensor]:
-        """Token number `step` of each draft [B, K], and the laws they came from [B, K, V]."""
+        """Place of token number `step` of each draft [B, K], and their laws [B, K, N]."""
         count = self.tree.num_drafts
         uniforms = tensors["uniforms"][:, step * count : (step + 1) * count]
         if step == 0:
             last = (tensors["num_new"] - 1).clamp(min=0)[:, None]
-            logits = fit_vocabulary(select_rows(logits, last), self.vocab_size)
+            logits = self.vocabulary.fit(select_rows(logits, last))
             law = PROCESS_LOGITS(logits, *sampling_of(tensors))
             tokens = first_tokens(self.rule.drafting, law[:, 0], logits[:, 0], uniforms)
             return tokens, law.expand(-1, count, -1)
-        law = PROCESS_LOGITS(fit_vocabulary(logits, self.vocab_size), *sampling_of(tensors))
+        law = PROCESS_LOGITS(self.vocabulary.fit(logits), *sampling_of(tensors))
         tokens = sample(law.flatten(0, 1), uniforms.flatten())
         return tokens.view(-1, count), law
 

@@ -13,16 +13,16 @@ from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.base import Pass, PassResult
 from spec_compile.passes.draft_tree import DraftTree
+from spec_compile.passes.draft_vocab import DraftVocabulary
 from spec_compile.passes.round import (
     ROUND_INPUTS,
     cache_inputs,
-    fit_vocabulary,
-    known_tokens,
     sampling_inputs,
     sampling_of,
     select_rows,
 )
 from spec_compile.passes.several_drafts import DraftsLoop, several_drafts_rule
+from spec_compile.passes.trim_draft_vocab import TrimDraftVocab
 from spec_compile.program import Composite, Graph, Program, trace, updated_name
 from spec_compile.sampling import argmax, sample
 
@@ -38,16 +38,16 @@ class DraftLoop(Composite):
         self, model: Graph, rule: Rule, num_speculative_tokens: int, vocab_size: int
     ) -> None:
         super().__init__()
-        self.graph = model
+        self.graph, self.vocabulary = model, DraftVocabulary(model, vocab_size)
         self.samples = rule.uses_draft_probs
-        self.num_steps, self.vocab_size = num_speculative_tokens, vocab_size
+        self.num_steps = num_speculative_tokens
         uniforms = num_speculative_tokens if self.samples else 0
         self.inputs = (*ROUND_INPUTS, *cache_inputs(model), *sampling_inputs(uniforms))
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One round of drafting; see the class."""
         caches = {spec.name: tensors[spec.name] for spec in cache_inputs(self.graph)}
-        tokens = known_tokens(self.graph, tensors["tokens"], self.vocab_size)
+        tokens = self.vocabulary.readable(tensors["tokens"])
         step = {"tokens": tokens, "lengths": tensors["lengths"], **caches}
         length = tensors["lengths"] + tensors["num_new"]
         row = (tensors["num_new"] - 1).clamp(min=0)[:, None]
@@ -57,7 +57,8 @@ class DraftLoop(Composite):
         for index in range(self.num_steps):
             outputs = invoke(self.graph, step)
             logits = outputs["logits"] if index else select_rows(outputs["logits"], row)
-            token, law = self._propose(fit_vocabulary(logits, self.vocab_size), tensors, index)
+            place, law = self._propose(self.vocabulary.fit(logits), tensors, index)
+            token = self.vocabulary.token_of(place, outputs)
             proposed.append(token)
             laws.append(law)
             caches = {s.alias_of: outputs[s.name] for s in self.graph.outputs if s.alias_of}
@@ -66,7 +67,7 @@ class DraftLoop(Composite):
             step = {"tokens": token[:, None], "lengths": length + index, **caches}
         results = {"draft_tokens": torch.stack(proposed, dim=1)}
         if self.samples:
-            results["draft_probs"] = torch.stack(laws, dim=1)
+            results["draft_probs"] = self.vocabulary.spread(torch.stack(laws, dim=1), outputs)
         return results | written
 
     def _propose(
@@ -82,6 +83,7 @@ class UnrollDraft(Pass):
     """Replace the graph `draft`, one forward of the draft model, by the draft loop of a round."""
 
     name = "unroll_draft"
+    after = (TrimDraftVocab,)
 
     def __init__(self, config: SpecConfig, rule: Rule, vocab_size: int, max_length: int) -> None:
         self.config, self.rule = config, rule

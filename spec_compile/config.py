@@ -36,6 +36,9 @@ class SpecConfig:
             1,024 and what both models were built for.
         batch_size: most rows that one call may hold.
         num_drafts: drafts per round (K), each of num_speculative_tokens tokens.
+        draft_vocab: how many tokens the draft may propose, the most frequent of
+            `draft_vocab_text`; None leaves them all.
+        draft_vocab_text: UTF-8 file in the manner of what will be generated.
 
     Raises:
         ConfigError: a value that no compile can use.
@@ -49,6 +52,8 @@ class SpecConfig:
     max_length: int | None = None
     batch_size: int = 8
     num_drafts: int = 1
+    draft_vocab: int | None = None
+    draft_vocab_text: str | None = None
 
     def __post_init__(self) -> None:
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
@@ -73,6 +78,13 @@ class SpecConfig:
                 "acceptance='topk_plus_one' takes drafts of one token: give "
                 "num_speculative_tokens=1, or choose fanout"
             )
+        if (self.draft_vocab is None) != (self.draft_vocab_text is None):
+            raise ConfigError(
+                "draft_vocab and draft_vocab_text go together: a number of tokens, and a text "
+                "that says which are frequent"
+            )
+        if self.draft_vocab is not None:
+            _at_least("draft_vocab", self.draft_vocab, 1)
         if self.max_length is not None:
             _at_least("max_length", self.max_length, 2)
             if self.num_speculative_tokens >= self.max_length:

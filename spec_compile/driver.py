@@ -19,10 +19,10 @@ from spec_compile.export.backend import BuildContext, backend
 from spec_compile.export.bundle import check_output, describe_files, describe_graphs, staged
 from spec_compile.export.capture import capture
 from spec_compile.export.checkpoint import Checkpoint, load_model, open_checkpoint
+from spec_compile.export.draft_models import check_draft, load_draft
 from spec_compile.export.self_check import check_capture
 from spec_compile.export.tokenizer_files import (
     TokenizerFiles,
-    check_same,
     read_tokenizer,
     vocabulary_size,
 )
@@ -60,12 +60,14 @@ class Captured:
         models: the models, whose weights the program shares.
         vocab_size: V.
         max_length: tokens a row may hold.
+        draft_token_ids: the tokens that the draft may propose, ascending; None: all.
     """
 
     program: Program
     models: dict[str, PreTrainedModel]
     vocab_size: int
     max_length: int
+    draft_token_ids: tuple[int, ...] | None = None
 
 
 def compile(
@@ -146,11 +148,11 @@ def open_pair(target: str, draft: str) -> Pair:
     """Find both models and check that they speak one vocabulary.
 
     Raises:
-        CheckpointError: a model is missing or damaged, or the tokenizers differ.
+        CheckpointError: a model is missing or damaged, or they do not fit each other.
     """
     first, second = open_checkpoint(target), open_checkpoint(draft)
     tokenizer = read_tokenizer(first)
-    check_same(tokenizer, read_tokenizer(second))
+    check_draft(first, second, tokenizer)
     return Pair(first, second, tokenizer)
 
 
@@ -163,7 +165,10 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
     max_length = _max_length(pair, config)
     dtype = getattr(torch, config.dtype)
     # Both before the first capture: damaged weights are told in seconds.
-    models = {"target": load_model(pair.target, dtype), "draft": load_model(pair.draft, dtype)}
+    target = load_model(pair.target, dtype)
+    eos_token_ids = pair.target.eos_token_ids
+    draft, token_ids = load_draft(pair.draft, target, pair.tokenizer, config, eos_token_ids)
+    models = {"target": target, "draft": draft}
     graphs: dict[str, Graph] = {}
     for name in models:
         report(_CAPTURE.format(name))
@@ -184,7 +189,8 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
         )
     rows = {name: _head_rows(graph) for name, graph in graphs.items()}
     vocab_size = vocabulary_size(pair.tokenizer, rows["target"], rows["draft"])
-    return Captured(Program(graphs, name_weights_of(models)), models, vocab_size, max_length)
+    named = Program(graphs, name_weights_of(models))
+    return Captured(named, models, vocab_size, max_length, token_ids)
 
 
 def run_pipeline(
@@ -194,7 +200,12 @@ def run_pipeline(
     report: Progress = lambda _: None,
 ) -> Program:
     """The graphs of a bundle from captured models."""
-    passes = build_pipeline(config, vocab_size=captured.vocab_size, max_length=captured.max_length)
+    passes = build_pipeline(
+        config,
+        vocab_size=captured.vocab_size,
+        max_length=captured.max_length,
+        draft_token_ids=captured.draft_token_ids,
+    )
     return PassManager(passes, [_Report(report), *instruments]).run(captured.program)
 
 

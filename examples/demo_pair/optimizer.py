@@ -25,6 +25,11 @@ class Muon:
             (group, torch.zeros(len(group), *shape)) for shape, group in by_shape.items()
         ]
 
+    @property
+    def averages(self) -> list[torch.Tensor]:
+        """The momentum of each group of matrices."""
+        return [average for _, average in self._groups]
+
     @torch.no_grad()
     def step(self, learning_rate: float, weight_decay: float) -> None:
         """Apply one update and drop the gradients."""
@@ -73,3 +78,22 @@ class Optimizer:
             group["lr"] = self._other_rate * factor
         self._adam.step()
         self._adam.zero_grad(set_to_none=True)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """What `load_state` needs to go on, by name."""
+        found = {f"muon.{index}": average for index, average in enumerate(self._muon.averages)}
+        for index, values in self._adam.state_dict()["state"].items():
+            found |= {f"adam.{index}.{name}": value for name, value in values.items()}
+        return found
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Go on from `state`, taken from an optimizer of the same model."""
+        for index, average in enumerate(self._muon.averages):
+            average.copy_(state[f"muon.{index}"])
+        moments: dict[int, dict[str, torch.Tensor]] = {}
+        for path, value in state.items():
+            owner, index_text, *name = path.split(".")
+            if owner == "adam":
+                moments.setdefault(int(index_text), {})[name[0]] = value
+        groups = self._adam.state_dict()["param_groups"]
+        self._adam.load_state_dict({"state": moments, "param_groups": groups})

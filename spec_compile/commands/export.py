@@ -76,6 +76,15 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
         help="most rows in one call (default %(default)s)",
     )
     parser.add_argument(
+        "--draft-vocab",
+        type=int,
+        metavar="N",
+        help="let the draft propose only the N most frequent tokens of --draft-vocab-text",
+    )
+    parser.add_argument(
+        "--draft-vocab-text", metavar="FILE", help="UTF-8 text like what will be generated"
+    )
+    parser.add_argument(
         "--num-drafts",
         type=int,
         default=default.num_drafts,
@@ -151,6 +160,8 @@ def _config(args: argparse.Namespace) -> SpecConfig:
         max_length=args.max_length,
         batch_size=args.batch_size,
         num_drafts=args.num_drafts,
+        draft_vocab=args.draft_vocab,
+        draft_vocab_text=args.draft_vocab_text,
     )
 
 

@@ -44,15 +44,24 @@ Loops = Callable[[str], ContractLoop]
 
 @pytest.fixture(scope="module")
 def loops(tmp_path_factory: pytest.TempPathFactory) -> Loops:
-    """`loops(fusion)`: the rounds of a pair of unrelated models, over thousands of rows."""
+    """`loops(fusion)`: the rounds of a pair of unrelated models, over thousands of rows.
+
+    "step, trimmed": the draft can propose five of the eight tokens only.
+    """
 
     @cache
-    def build(fusion: str) -> ContractLoop:
+    def build(kind: str) -> ContractLoop:
         folder = tmp_path_factory.mktemp("law")
+        fusion, _, trimmed = kind.partition(", ")
+        text = folder / "text"
+        text.write_text("abcdabcdee")
         for name, options in (("target", TARGET), ("draft", DRAFT)):
             save_tiny_model(folder / name, "llama", **options)
             write_tokenizer(folder / name, VOCABULARY)
-        config = SpecConfig(K, "rejection", fusion, max_length=12, batch_size=ROWS)
+        vocab: dict[str, Any] = {}
+        if trimmed:
+            vocab = {"draft_vocab": 5, "draft_vocab_text": str(text)}
+        config = SpecConfig(K, "rejection", fusion, max_length=12, batch_size=ROWS, **vocab)
         bundle: Path = compile_pair(
             str(folder / "target"), str(folder / "draft"), folder / "bundle", config
         )
@@ -133,6 +142,13 @@ def test_rows_of_many_settings_follow_the_target_s_law(loops: Loops) -> None:
     """212,992 rounds of the step graph; each row has options of its own."""
     loop = loops("step")
     found = emitted_pairs(loop, MIXED, seed=1)
+    for setting, pairs in zip(MIXED, found, strict=True):
+        assert min(p_values(pairs, setting).values()) > 1e-3, setting
+
+
+def test_a_draft_of_few_tokens_leaves_the_target_s_law(loops: Loops) -> None:
+    loop = loops("step, trimmed")
+    found = emitted_pairs(loop, MIXED, seed=4)
     for setting, pairs in zip(MIXED, found, strict=True):
         assert min(p_values(pairs, setting).values()) > 1e-3, setting
 

@@ -54,6 +54,7 @@ def test_every_pass_is_honest_and_counts_what_it_does(
     program, rewrites = compiled(fusion, acceptance)
     assert list(program.graphs) == GRAPHS[fusion]
     assert rewrites["pack_projections"] == 4  # queries, keys and values; gate and up; two models
+    assert rewrites["trim_draft_vocab"] == 0  # nobody asked for it
     assert rewrites["unroll_draft"] == 1
     assert rewrites["fuse_acceptance"] == 2
     assert rewrites.get("fuse_step", 0) == (1 if fusion == "step" else 0)
@@ -94,7 +95,7 @@ def test_the_order_is_declared() -> None:
     passes = build_pipeline(config_of("step", "rejection"), vocab_size=64, max_length=MAX_LENGTH)
     PassManager(passes)
     free = [each.name for each in passes if not each.after]
-    assert free == ["pack_projections", "unroll_draft", "fuse_acceptance"]
+    assert free == ["pack_projections", "trim_draft_vocab", "fuse_acceptance"]
 
 
 def test_the_documentation_has_one_heading_per_step_in_order() -> None:

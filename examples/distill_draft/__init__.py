@@ -1,0 +1,1 @@
+"""Distil a small draft from a Llama-shaped target: generate text, train, measure."""

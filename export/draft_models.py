@@ -1,0 +1,69 @@
+"""The draft of a pair: a checkpoint with all its own weights, or a compact one; and its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedModel
+
+from spec_compile.config import SpecConfig
+from spec_compile.errors import CheckpointError, ConfigError
+from spec_compile.export.checkpoint import Checkpoint, load_model, prepare
+from spec_compile.export.compact_draft import is_compact, load_compact_draft
+from spec_compile.export.draft_vocab import most_frequent
+from spec_compile.export.tokenizer_files import TokenizerFiles, check_same, read_tokenizer
+
+
+def check_draft(target: Checkpoint, draft: Checkpoint, tokenizer: TokenizerFiles) -> None:
+    """Refuse a draft that cannot propose for `target`, as far as that shows without weights.
+
+    Raises:
+        CheckpointError: the tokenizers differ, or the target is a compact draft.
+    """
+    if is_compact(target.config):
+        raise CheckpointError(
+            f"{target.source} is a compact draft, which has no embeddings of its own; give it as "
+            "the draft of the target that its README.md names"
+        )
+    if not is_compact(draft.config):
+        check_same(tokenizer, read_tokenizer(draft))
+
+
+def load_draft(
+    draft: Checkpoint,
+    target: PreTrainedModel,
+    tokenizer: TokenizerFiles,
+    config: SpecConfig,
+    eos_token_ids: Sequence[int],
+) -> tuple[PreTrainedModel, tuple[int, ...] | None]:
+    """The draft model ready to be captured, and the ids it may propose, ascending; None for all.
+
+    Args:
+        draft: its checkpoint.
+        target: the loaded target.
+        tokenizer: the pair's.
+        config: `draft_vocab` asks for fewer tokens.
+        eos_token_ids: ids that the draft may always propose.
+
+    Raises:
+        SpecCompileError: its weights do not fit, or not this target; no such vocabulary.
+    """
+    dtype = getattr(torch, config.dtype)
+    if is_compact(draft.config):
+        if config.draft_vocab is not None:
+            raise ConfigError(
+                f"{draft.source} is a compact draft, which brings its own tokens; leave out "
+                "draft_vocab"
+            )
+        joined = load_compact_draft(draft.folder, draft.config, target, tokenizer.ids(), dtype)
+        prepare(joined.model)
+        return joined.model, tuple(joined.token_ids.tolist())
+    if config.draft_vocab is None or config.draft_vocab_text is None:
+        return load_model(draft, dtype), None
+    rows = draft.config.get_text_config().vocab_size
+    known = min(rows, max(tokenizer.ids(), default=rows) + 1)
+    text = Path(config.draft_vocab_text)
+    ids = most_frequent(tokenizer, text, config.draft_vocab, known, eos_token_ids)
+    return load_model(draft, dtype), ids
