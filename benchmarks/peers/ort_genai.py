@@ -149,6 +149,9 @@ def decoder_calls(folder: Path, task: Task, num_tokens: int) -> Iterator[float]:
     """Milliseconds of single runs of the builder's decoder graph, by ONNX Runtime directly."""
     import onnxruntime as ort
 
+    text = (folder / "genai_config.json").read_text(encoding="utf-8")
+    config = json.loads(text)["model"]
+    shape = (1, config["decoder"]["num_key_value_heads"], _SLOTS, config["decoder"]["head_size"])
     options = ort.SessionOptions()
     options.intra_op_num_threads = task.num_threads
     session = ort.InferenceSession(
@@ -164,13 +167,12 @@ def decoder_calls(folder: Path, task: Task, num_tokens: int) -> Iterator[float]:
             array = held[tensor.name]
             binding.bind_input(tensor.name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
             continue
-        shape = (1, tensor.shape[1], _SLOTS, tensor.shape[3])
         random = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
         caches[tensor.name] = ort.OrtValue.ortvalue_from_numpy(random)
         binding.bind_ortvalue_input(tensor.name, caches[tensor.name])
         present = tensor.name.replace("past_key_values", "present")
         binding.bind_ortvalue_output(present, caches[tensor.name])
-    logits = np.zeros((1, num_tokens, session.get_outputs()[0].shape[-1]), dtype=np.float32)
+    logits = np.zeros((1, num_tokens, config["vocab_size"]), dtype=np.float32)
     binding.bind_output("logits", "cpu", 0, logits.dtype, logits.shape, logits.ctypes.data)
     while True:
         started = time.perf_counter()

