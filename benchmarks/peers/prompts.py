@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from spec_compile.errors import GenerationError
 from spec_compile.runtime.tokenizer import BundleTokenizer
 
 DEFAULT_FILE = Path(__file__).with_name("prompts.json")
@@ -67,24 +68,26 @@ def encode(prompts: Sequence[Prompt], checkpoint: Path) -> list[list[int]]:
         PromptError: the folder has no tokenizer, or no chat template where one is needed.
     """
     tokenizer = _load_tokenizer(checkpoint)
-    encoded = []
-    for prompt in prompts:
-        if prompt.kind in _IN_TEMPLATE:
-            text = tokenizer.render_chat([{"role": "user", "content": prompt.text}])
-            encoded.append(tokenizer.encode(text, add_special_tokens=False))
-        else:
-            encoded.append(tokenizer.encode(prompt.text))
-    return encoded
+    try:
+        return [_encode_one(tokenizer, prompt) for prompt in prompts]
+    except GenerationError as error:
+        raise PromptError(f"{checkpoint}: {error}") from error
+
+
+def _encode_one(tokenizer: BundleTokenizer, prompt: Prompt) -> list[int]:
+    if prompt.kind not in _IN_TEMPLATE:
+        return tokenizer.encode(prompt.text)
+    text = tokenizer.render_chat([{"role": "user", "content": prompt.text}])
+    return tokenizer.encode(text, add_special_tokens=False)  # the template writes them itself
 
 
 def _load_tokenizer(checkpoint: Path) -> BundleTokenizer:
     template = checkpoint / "chat_template.jinja"
     try:
         tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-        text = (checkpoint / "tokenizer_config.json").read_text(encoding="utf-8")
-        settings = json.loads(text)
-        chat = template.read_text(encoding="utf-8")
+        settings = json.loads((checkpoint / "tokenizer_config.json").read_text(encoding="utf-8"))
+        chat = template.read_text(encoding="utf-8") if template.is_file() else None
     except Exception as error:  # the library's errors share no base class
-        raise PromptError(f"{checkpoint} needs a tokenizer and a chat template: {error}") from error
+        raise PromptError(f"{checkpoint} has no tokenizer that can be read: {error}") from error
     names = {name: settings[name] for name in _SPECIAL if isinstance(settings.get(name), str)}
     return BundleTokenizer(tokenizer, names, chat)
