@@ -32,6 +32,16 @@ class PeerEntry:
     removed: tuple[str, ...] = ()
 
 
+_OPENVINO = (
+    "openvino-genai==2026.4.1.0",
+    "openvino-tokenizers==2026.4.1.0",
+    "openvino==2026.4.1",
+    "optimum-intel==2.2.0",
+    "nncf==3.4.0",
+    "torch==2.13.0",
+    "transformers==5.5.4",
+)
+
 PEERS: Mapping[str, PeerEntry] = {
     OURS: PeerEntry("spec-compile", "benchmarks.peers.ours"),
     "transformers": PeerEntry("transformers", "benchmarks.peers.hf_transformers"),
@@ -53,15 +63,14 @@ PEERS: Mapping[str, PeerEntry] = {
         "OpenVINO GenAI",
         "benchmarks.peers.ov_genai",
         "ov-genai",
-        (
-            "openvino-genai==2026.4.1.0",
-            "openvino-tokenizers==2026.4.1.0",
-            "openvino==2026.4.1",
-            "optimum-intel==2.2.0",
-            "nncf==3.4.0",
-            "torch==2.13.0",
-            "transformers==5.5.4",
-        ),
+        _OPENVINO,
+        removed=("torchvision",),
+    ),
+    "ov-genai-sdpa": PeerEntry(
+        "OpenVINO GenAI (SDPA)",
+        "benchmarks.peers.ov_genai_sdpa",
+        "ov-genai",
+        _OPENVINO,
         removed=("torchvision",),
     ),
     "llama-cpp": PeerEntry(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.task import PLAIN, SPECULATIVE, Task
-from benchmarks.peers.worker import Generate, NotAvailable, Output, serve
+from benchmarks.peers.task import Task
+from benchmarks.peers.worker import Generate, NotAvailable, Output, draft_of, serve
 
 
 class HfTransformers:
@@ -22,7 +23,7 @@ class HfTransformers:
         torch.set_num_threads(task.num_threads)
         torch.set_grad_enabled(False)
         self._task = task
-        self._target = self._load(task.target)
+        self._target = self._load(Path(task.target))
         self._calls = 0
         self._target.register_forward_hook(self._count)
 
@@ -39,11 +40,8 @@ class HfTransformers:
         import torch
 
         task = self._task
-        if mode == SPECULATIVE and task.draft is None:
-            raise NotAvailable("no draft model given")
-        extra: dict[str, Any] = {}
-        if mode != PLAIN:
-            extra["assistant_model"] = self._assistant(mode)
+        draft = draft_of(task, mode)
+        extra = {} if draft is None else {"assistant_model": self._assistant(draft)}
 
         def generate(prompt: Sequence[int], max_new_tokens: int) -> Output:
             self._calls = 0
@@ -60,16 +58,15 @@ class HfTransformers:
             return {"do_sample": False}
         return {"do_sample": True, "temperature": self._task.temperature, "top_k": 0, "top_p": 1.0}
 
-    def _assistant(self, mode: str) -> Any:
-        task = self._task
-        assistant = self._load(task.draft if mode == SPECULATIVE and task.draft else task.target)
+    def _assistant(self, draft: Path) -> Any:
+        assistant = self._load(draft)
         config = assistant.generation_config
-        config.num_assistant_tokens = task.num_speculative_tokens
+        config.num_assistant_tokens = self._task.num_speculative_tokens
         config.num_assistant_tokens_schedule = "constant"
         config.assistant_confidence_threshold = 0.0
         return assistant
 
-    def _load(self, folder: str) -> Any:
+    def _load(self, folder: Path) -> Any:
         import torch
         from transformers import AutoModelForCausalLM
 

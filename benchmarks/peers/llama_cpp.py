@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.conversion import converted, run_quietly
-from benchmarks.peers.task import PLAIN, SPECULATIVE, Task
-from benchmarks.peers.worker import Generate, NotAvailable, Output, serve
+from benchmarks.peers.task import Task
+from benchmarks.peers.worker import Generate, NotAvailable, Output, draft_of, serve
 
 _TYPES = {"float32": "F32", "int8": "Q8_0", "int4": "Q4_0"}
 _CONTEXT = 1024
@@ -46,20 +46,15 @@ class LlamaCpp:
 
     def open(self, mode: str) -> Generate:
         """Load what a mode needs; see `Peer.open`."""
-        task = self._task
-        if mode == SPECULATIVE and task.draft is None:
-            raise NotAvailable("no draft model given")
-        extra: list[str] = []
-        if mode != PLAIN:
-            draft = Path(task.draft if mode == SPECULATIVE and task.draft else task.target)
-            extra = self._draft_options(self._gguf(draft))
+        draft = draft_of(self._task, mode)
+        extra = [] if draft is None else self._draft_options(self._gguf(draft))
         address = self._start_server(extra)
 
         def generate(prompt: Sequence[int], max_new_tokens: int) -> Output:
             answer = _post(f"{address}/completion", self._request(prompt, max_new_tokens))
             timings = answer["timings"]
             rounds = None
-            if mode != PLAIN:
+            if draft is not None:
                 rounds = len(answer["tokens"]) - int(timings.get("draft_n_accepted", 0))
             seconds = (timings["prompt_ms"] + timings["predicted_ms"]) / 1000.0
             return Output(answer["tokens"], rounds, seconds)

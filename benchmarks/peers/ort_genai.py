@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.conversion import converted, run_quietly
-from benchmarks.peers.task import PLAIN, SPECULATIVE, Task
-from benchmarks.peers.worker import Generate, NotAvailable, Output, serve
+from benchmarks.peers.task import Task
+from benchmarks.peers.worker import Generate, NotAvailable, Output, draft_of, serve
 
 _NAMES = {"float32": "fp32", "int8": "int8", "int4": "int4"}
 _SLOTS = 512
@@ -39,18 +39,14 @@ class OrtGenai:
 
     def notes(self) -> str:
         """What the peer was told, in one line."""
-        kind = {"float32": "float32", "int8": "MatMulNBits 8 bit", "int4": "MatMulNBits 4 bit"}
-        return f"model builder, {kind[self._task.precision]}, blocks of 32, accuracy level 4"
+        if self._task.precision == "float32":
+            return "model builder, float32"
+        return f"model builder, MatMulNBits {self._task.precision}, blocks of 32, accuracy level 4"
 
     def open(self, mode: str) -> Generate:
         """Load what a mode needs; see `Peer.open`."""
         og: Any = import_module("onnxruntime_genai")
-        task = self._task
-        if mode == SPECULATIVE and task.draft is None:
-            raise NotAvailable("no draft model given")
-        draft = None
-        if mode != PLAIN:
-            draft = Path(task.draft if mode == SPECULATIVE and task.draft else task.target)
+        draft = draft_of(self._task, mode)
         model = og.Model(str(self._run_folder(mode, draft)))
 
         def generate(prompt: Sequence[int], max_new_tokens: int) -> Output:
@@ -151,7 +147,8 @@ def decoder_calls(folder: Path, task: Task, num_tokens: int) -> Iterator[float]:
 
     text = (folder / "genai_config.json").read_text(encoding="utf-8")
     config = json.loads(text)["model"]
-    shape = (1, config["decoder"]["num_key_value_heads"], _SLOTS, config["decoder"]["head_size"])
+    slots = max(_SLOTS, task.valid + num_tokens)
+    shape = (1, config["decoder"]["num_key_value_heads"], slots, config["decoder"]["head_size"])
     options = ort.SessionOptions()
     options.intra_op_num_threads = task.num_threads
     session = ort.InferenceSession(

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.conversion import converted, run_quietly
-from benchmarks.peers.task import PLAIN, SPECULATIVE, Task
-from benchmarks.peers.worker import Generate, NotAvailable, Output, serve
+from benchmarks.peers.task import PLAIN, Task
+from benchmarks.peers.worker import Generate, Output, draft_of, serve
 
 _EXPORT: Mapping[str, Sequence[str]] = {
     "float32": ("fp32",),
@@ -45,13 +45,10 @@ class OvGenai:
         """Load what a mode needs; see `Peer.open`."""
         ov: Any = import_module("openvino")
         genai: Any = import_module("openvino_genai")
-        task = self._task
         properties = self._properties()
-        extra: dict[str, Any] = {}
-        if mode == SPECULATIVE and task.draft is None:
-            raise NotAvailable("no draft model given")
-        if mode != PLAIN:
-            draft = Path(task.draft if mode == SPECULATIVE and task.draft else task.target)
+        extra = self.pipeline_options()
+        draft = draft_of(self._task, mode)
+        if draft is not None:
             folder = self._model_folder(draft)
             extra["draft_model"] = genai.draft_model(str(folder), "CPU", **properties)
         pipeline = genai.LLMPipeline(str(self._target), "CPU", **properties, **extra)
@@ -64,6 +61,10 @@ class OvGenai:
             return Output(result.tokens[0], rounds)
 
         return generate
+
+    def pipeline_options(self) -> dict[str, Any]:
+        """Options of the pipeline beside the device's properties."""
+        return {}
 
     def _config(self, genai: Any, mode: str, max_new_tokens: int) -> Any:
         task = self._task

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol, TextIO, TypeVar
 
 from benchmarks.peers.task import MODES, PLAIN, SELF, SPECULATIVE, Task
@@ -185,6 +186,21 @@ def attempt(action: Callable[[], Result]) -> tuple[Result | None, str]:
     except Exception as error:  # engines raise what they like; it is told in the table
         logging.getLogger(__name__).debug("a peer failed", exc_info=True)
         return None, _shortened(f"{type(error).__name__}: {error}")
+
+
+def draft_of(task: Task, mode: str) -> Path | None:
+    """The checkpoint that a mode drafts with; None for plain decoding.
+
+    Raises:
+        NotAvailable: the mode needs a draft model and the task has none.
+    """
+    if mode == PLAIN:
+        return None
+    if mode == SELF:
+        return Path(task.target)
+    if task.draft is None:
+        raise NotAvailable("no draft model given")
+    return Path(task.draft)
 
 
 def _rotated(names: list[str], start: int) -> list[str]:

@@ -11,7 +11,8 @@ import pytest
 
 from benchmarks.peers.catalog import MARK, PEERS, ROOT, missing
 from benchmarks.peers.launch import Outcome, read_lines, run_worker
-from benchmarks.peers.task import ProtocolError, Task
+from benchmarks.peers.task import PLAIN, SELF, SPECULATIVE, ProtocolError, Task
+from benchmarks.peers.worker import NotAvailable, draft_of
 from tests.helpers.peer_task import make_task
 
 FAKE_WORKER = """
@@ -80,6 +81,13 @@ def test_what_is_no_task_is_refused(text: str) -> None:
 def test_cost_lengths_are_whole_rounds_apart() -> None:
     assert make_task(max_new_tokens=128).cost_lengths() == (5, 125)
     assert make_task(max_new_tokens=3).cost_lengths() == (5, 10)
+
+
+def test_each_mode_has_its_draft() -> None:
+    drafts = [draft_of(make_task(), mode) for mode in (PLAIN, SPECULATIVE, SELF)]
+    assert drafts == [None, Path("d"), Path("t")]
+    with pytest.raises(NotAvailable, match="no draft model"):
+        draft_of(make_task(draft=None), SPECULATIVE)
 
 
 def test_a_worker_measures_every_mode_and_keeps_engines_off_its_lines() -> None:

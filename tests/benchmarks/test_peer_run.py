@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.peers import conversion
 from benchmarks.peers.bundles import BundleError, parse_bundle
-from benchmarks.peers.catalog import PEERS, ROOT
+from benchmarks.peers.catalog import MARK, PEERS, ROOT
 from benchmarks.peers.prompts import (
     DEFAULT_FILE,
     KINDS,
@@ -25,8 +25,8 @@ from benchmarks.peers.worker import NotAvailable
 from spec_compile.presets import PRESETS
 
 
-def run_comparison(*arguments: str) -> subprocess.CompletedProcess[str]:
-    script = str(ROOT / "benchmarks" / "peers" / "run.py")
+def run_script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script = str(ROOT / "benchmarks" / "peers" / name)
     return subprocess.run(
         [sys.executable, script, *arguments], capture_output=True, text=True, check=False
     )
@@ -44,7 +44,8 @@ def test_a_bundle_is_measured_beside_peers_that_are_not_there(
     prompts, found = tmp_path / "prompts.json", tmp_path / "found.json"
     text = "def add(a, b):\n    return"
     prompts.write_text(json.dumps([{"kind": "code", "text": text}]), encoding="utf-8")
-    done = run_comparison(
+    done = run_script(
+        "run.py",
         *("--target", str(PRESETS["llama"]), "--draft", str(PRESETS["small"])),
         *("--bundle", f"float32={demo_verify_bundle}", "--envs", str(tmp_path / "envs")),
         *("--peers", "spec-compile", "ort-genai", "--precision", "float32", "int8"),
@@ -66,7 +67,8 @@ def test_a_bundle_is_measured_beside_peers_that_are_not_there(
 
 
 def test_an_unusable_bundle_argument_ends_with_one_line(tmp_path: Path) -> None:
-    done = run_comparison(
+    done = run_script(
+        "run.py",
         *("--target", str(PRESETS["llama"]), "--envs", str(tmp_path)),
         *("--bundle", f"float32={tmp_path}"),
     )
@@ -156,6 +158,22 @@ def test_a_conversion_that_fails_leaves_nothing_and_tells_its_last_line(tmp_path
     assert [path for path in kept.rglob("*") if path.is_file()] == []
     with pytest.raises(NotAvailable, match=r"no config\.json"):
         conversion.fingerprint(kept)
+
+
+def test_setup_leaves_what_is_complete_and_refuses_what_is_not(tmp_path: Path) -> None:
+    complete, half = tmp_path / "ov-genai", tmp_path / "ort-genai"
+    complete.mkdir()
+    half.mkdir()
+    (complete / MARK).touch()
+    done = run_script("setup.py", "--envs", str(tmp_path), "ov-genai", "ort-genai")
+    assert done.returncode == 1
+    assert "is there already" in done.stdout and "ov-genai" in done.stdout
+    assert "ort-genai: not made" in done.stderr and "remove it first" in done.stderr
+
+
+def test_setup_refuses_a_peer_without_an_environment(tmp_path: Path) -> None:
+    done = run_script("setup.py", "--envs", str(tmp_path), "transformers")
+    assert done.returncode == 2 and "no environment for 'transformers'" in done.stderr
 
 
 def test_every_environment_is_pinned() -> None:
