@@ -95,10 +95,11 @@ class HfTransformers:
         self._target(torch.full((1, task.valid), token), past_key_values=cache)
         tokens = torch.full((1, num_tokens), token)
         while True:
-            cache.crop(task.valid)
             started = time.perf_counter()
             self._target(tokens, past_key_values=cache)
-            yield 1000.0 * (time.perf_counter() - started)
+            milliseconds = 1000.0 * (time.perf_counter() - started)
+            cache.crop(-num_tokens)
+            yield milliseconds
 
 
 if __name__ == "__main__":
