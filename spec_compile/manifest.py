@@ -31,6 +31,19 @@ from spec_compile.json_fields import (
     breach,
     unique_fields,
 )
+from spec_compile.manifest_parts import (
+    BundleConfig,
+    FileSpec,
+    GraphSpec,
+    ModelSpec,
+    TensorSpec,
+    read_config,
+    read_file,
+    read_graph,
+    read_model,
+)
+
+__all__ = ["BundleConfig", "FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec"]
 
 FORMAT_VERSION = 1
 MANIFEST_FILE = "manifest.json"
@@ -41,86 +54,6 @@ TENSOR_DTYPES = frozenset(
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LONGEST_NAME = 255  # of one part of a path: what file systems take
 _MOST_ELEMENTS = 2**40  # of one tensor and row: more fits no machine
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """One input or output of a graph.
-
-    Args:
-        name: name in the graph.
-        dtype: NumPy's name of the element type.
-        shape: a number for a fixed size, a name (`B` rows, `T` new tokens) for a free one.
-        alias_of: for an output, the input whose buffer it is written to (caches); else None.
-            Several outputs may name one input: a graph that writes a cache more than once.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int | str, ...]
-    alias_of: str | None = None
-
-
-@dataclass(frozen=True)
-class GraphSpec:
-    """One graph: its file in the bundle and its tensors, in the file's order."""
-
-    file: str
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-
-    def input(self, name: str) -> TensorSpec | None:
-        """The input called `name`, or None."""
-        return next((tensor for tensor in self.inputs if tensor.name == name), None)
-
-    def output(self, name: str) -> TensorSpec | None:
-        """The output called `name`, or None."""
-        return next((tensor for tensor in self.outputs if tensor.name == name), None)
-
-    @property
-    def caches(self) -> tuple[TensorSpec, ...]:
-        """The inputs that an output is written back to, in order."""
-        aliased = {tensor.alias_of for tensor in self.outputs}
-        return tuple(tensor for tensor in self.inputs if tensor.name in aliased)
-
-
-@dataclass(frozen=True)
-class FileSpec:
-    """Size in bytes and lower-case hexadecimal SHA-256 of one file."""
-
-    sha256: str
-    size: int
-
-
-@dataclass(frozen=True)
-class ModelSpec:
-    """Where a model came from; `license` is None when its card names none."""
-
-    source: str
-    architecture: str
-    license: str | None
-    num_layers: int
-    num_parameters: int
-
-
-@dataclass(frozen=True)
-class BundleConfig:
-    """What the bundle was compiled for; names as in `SpecConfig`, `exact` as the rule says."""
-
-    num_speculative_tokens: int
-    acceptance: str
-    exact: bool
-    fusion: str
-    backend: str
-    dtype: str
-    max_length: int
-    batch_size: int
-    num_drafts: int
-
-    @property
-    def slots(self) -> int:
-        """Cache entries a row has at least: the last round writes its drafts behind a full row."""
-        return self.max_length + self.num_drafts * self.num_speculative_tokens
 
 
 @dataclass(frozen=True)
@@ -338,67 +271,13 @@ def _read_manifest(raw: object) -> Manifest:
         "created_by": {
             name: as_text(value, where) for name, value, where in top.items("created_by")
         },
-        "config": _read_config(Fields(top.take("config"), "config")),
+        "config": read_config(Fields(top.take("config"), "config")),
         "vocab_size": top.integer("vocab_size"),
         "eos_token_ids": tuple(as_integer(v, w) for v, w in top.elements("eos_token_ids")),
         "bos_token_id": top.optional_integer("bos_token_id"),
-        "models": {n: _read_model(Fields(v, w)) for n, v, w in top.items("models")},
-        "graphs": {n: _read_graph(Fields(v, w)) for n, v, w in top.items("graphs")},
-        "files": {n: _read_file(Fields(v, w)) for n, v, w in top.items("files")},
+        "models": {n: read_model(Fields(v, w)) for n, v, w in top.items("models")},
+        "graphs": {n: read_graph(Fields(v, w)) for n, v, w in top.items("graphs")},
+        "files": {n: read_file(Fields(v, w)) for n, v, w in top.items("files")},
     }
     top.finish()
     return Manifest(**manifest_fields)
-
-
-def _read_config(fields: Fields) -> BundleConfig:
-    config = BundleConfig(
-        num_speculative_tokens=fields.integer("num_speculative_tokens"),
-        acceptance=fields.text("acceptance"),
-        exact=fields.boolean("exact"),
-        fusion=fields.text("fusion"),
-        backend=fields.text("backend"),
-        dtype=fields.text("dtype"),
-        max_length=fields.integer("max_length"),
-        batch_size=fields.integer("batch_size"),
-        num_drafts=fields.integer("num_drafts"),
-    )
-    fields.finish()
-    return config
-
-
-def _read_model(fields: Fields) -> ModelSpec:
-    model = ModelSpec(
-        source=fields.text("source"),
-        architecture=fields.text("architecture"),
-        license=fields.optional_text("license"),
-        num_layers=fields.integer("num_layers"),
-        num_parameters=fields.integer("num_parameters"),
-    )
-    fields.finish()
-    return model
-
-
-def _read_file(fields: Fields) -> FileSpec:
-    file = FileSpec(sha256=fields.text("sha256"), size=fields.integer("size"))
-    fields.finish()
-    return file
-
-
-def _read_graph(fields: Fields) -> GraphSpec:
-    inputs = tuple(_read_tensor(Fields(v, w)) for v, w in fields.elements("inputs"))
-    outputs = tuple(_read_tensor(Fields(v, w)) for v, w in fields.elements("outputs"))
-    graph = GraphSpec(file=fields.text("file"), inputs=inputs, outputs=outputs)
-    fields.finish()
-    return graph
-
-
-def _read_tensor(fields: Fields) -> TensorSpec:
-    shape = tuple(_size(value, where) for value, where in fields.elements("shape"))
-    alias = fields.text("alias_of") if fields.has("alias_of") else None
-    tensor = TensorSpec(fields.text("name"), fields.text("dtype"), shape, alias)
-    fields.finish()
-    return tensor
-
-
-def _size(value: object, where: str) -> int | str:
-    return as_text(value, where) if isinstance(value, str) else as_integer(value, where)
