@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
@@ -20,12 +20,14 @@ class BuildContext:
         weight_names: `<owner>.<name in the checkpoint>` by the address of a weight's memory.
         max_length: tokens a row may hold.
         batch_size: most rows of a call.
+        quantize: `int8` or `int4` by the owner of the weights, `target` or `draft`.
     """
 
     vocab_size: int
     weight_names: Mapping[int, str]
     max_length: int
     batch_size: int
+    quantize: Mapping[str, str] = field(default_factory=dict)
 
 
 class Backend(Protocol):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -147,10 +146,18 @@ def store_weights(models: Mapping[str, ir.Model], folder: Path) -> None:
         )
         for name, tensor in zip(tensors, stored, strict=True):
             for value in readers[name]:
-                value.const_value = _named(tensor, str(value.name))
+                value.const_value = _as_read(tensor, value)
 
 
-def _named(tensor: ir.ExternalTensor, name: str) -> ir.ExternalTensor:
-    named = copy.copy(tensor)
-    named.name = name
-    return named
+def _as_read(tensor: ir.ExternalTensor, value: ir.Value) -> ir.ExternalTensor:
+    """`tensor` under the name, and in the shape, in which `value` reads it."""
+    assert value.shape is not None
+    return ir.ExternalTensor(
+        tensor.location,
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=value.shape,
+        name=str(value.name),
+        base_dir=tensor.base_dir,
+    )

@@ -11,6 +11,7 @@ from spec_compile.export.backend import BuildContext
 from spec_compile.export.cpu.pipeline import lower_for_cpu
 from spec_compile.export.onnx_model import translate_program
 from spec_compile.export.onnx_weights import store_weights
+from spec_compile.export.quantize import Quantiser
 from spec_compile.program import Program
 
 
@@ -24,6 +25,8 @@ class OnnxRuntimeBackend:
         """Translate every graph, lower it and write it with its weights; see `Backend.build`."""
         models = translate_program(program, context)
         lower_for_cpu(models, context)
+        if context.quantize:
+            Quantiser(context.quantize).run(models)
         return write_models(models, folder)
 
 

@@ -19,6 +19,8 @@ ACCEPTANCE_RULES = (
 FUSIONS = ("verify", "step")
 BACKENDS = ("onnxruntime",)
 DTYPES = ("float32",)
+QUANTIZATIONS = ("int8", "int4")
+NOT_QUANTIZED = "none"
 DEFAULT_MAX_LENGTH = 1024
 
 
@@ -36,6 +38,8 @@ class SpecConfig:
             1,024 and what both models were built for.
         batch_size: most rows that one call may hold.
         num_drafts: drafts per round (K), each of num_speculative_tokens tokens.
+        quantize: `int8` or `int4`, block-wise weights of both models; None leaves them as they are.
+        quantize_draft: the same for the draft alone, or `none`; None takes `quantize`.
         draft_vocab: how many tokens the draft may propose, the most frequent of
             `draft_vocab_text`; None leaves them all.
         draft_vocab_text: UTF-8 file in the manner of what will be generated.
@@ -52,6 +56,8 @@ class SpecConfig:
     max_length: int | None = None
     batch_size: int = 8
     num_drafts: int = 1
+    quantize: str | None = None
+    quantize_draft: str | None = None
     draft_vocab: int | None = None
     draft_vocab_text: str | None = None
 
@@ -59,10 +65,17 @@ class SpecConfig:
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
         _one_of("fusion", self.fusion, FUSIONS)
         _one_of("backend", self.backend, BACKENDS)
+        if self.dtype in ("float16", "bfloat16"):
+            raise ConfigError(
+                f"dtype={self.dtype!r} is not supported: ONNX Runtime's CPU kernels compute in "
+                "float32 and would only add casts; for smaller weights take quantize='int8'"
+            )
         _one_of("dtype", self.dtype, DTYPES)
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
         _at_least("batch_size", self.batch_size, 1)
         _at_least("num_drafts", self.num_drafts, 1)
+        _one_of("quantize", self.quantize, (None, *QUANTIZATIONS))
+        _one_of("quantize_draft", self.quantize_draft, (None, NOT_QUANTIZED, *QUANTIZATIONS))
         if (self.num_drafts > 1) != (self.acceptance in RULES_FOR_SEVERAL_DRAFTS):
             takes_several = self.num_drafts == 1
             takes = "several drafts (num_drafts)" if takes_several else "one draft"
@@ -93,10 +106,17 @@ class SpecConfig:
                     f"max_length={self.max_length}"
                 )
 
+    @property
+    def quantized_models(self) -> dict[str, str]:
+        """`int8` or `int4` by model, `target` and `draft`; without those that stay as they are."""
+        wanted = {"target": self.quantize, "draft": self.quantize_draft or self.quantize}
+        return {name: kind for name, kind in wanted.items() if kind and kind != NOT_QUANTIZED}
 
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+
+def _one_of(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
-        raise ConfigError(f"{name}={value!r} is not supported; choose one of {', '.join(allowed)}")
+        choices = ", ".join(choice for choice in allowed if choice is not None)
+        raise ConfigError(f"{name}={value!r} is not supported; choose one of {choices}")
 
 
 def _at_least(name: str, value: object, minimum: int) -> None:

@@ -243,7 +243,11 @@ def _head_rows(graph: Graph) -> int:
 
 def _build_context(captured: Captured, program: Program, config: SpecConfig) -> BuildContext:
     return BuildContext(
-        captured.vocab_size, program.weight_names, captured.max_length, config.batch_size
+        captured.vocab_size,
+        program.weight_names,
+        captured.max_length,
+        config.batch_size,
+        config.quantized_models,
     )
 
 
@@ -263,6 +267,8 @@ def _bundle_config(config: SpecConfig, captured: Captured) -> BundleConfig:
         max_length=captured.max_length,
         batch_size=config.batch_size,
         num_drafts=config.num_drafts,
+        quantize=config.quantized_models.get("target"),
+        quantize_draft=config.quantized_models.get("draft"),
     )
 
 

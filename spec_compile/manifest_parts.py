@@ -80,6 +80,8 @@ class BundleConfig:
     max_length: int
     batch_size: int
     num_drafts: int
+    quantize: str | None = None
+    quantize_draft: str | None = None
 
     @property
     def slots(self) -> int:
@@ -99,6 +101,8 @@ def read_config(fields: Fields) -> BundleConfig:
         max_length=fields.integer("max_length"),
         batch_size=fields.integer("batch_size"),
         num_drafts=fields.integer("num_drafts"),
+        quantize=fields.optional_text("quantize"),
+        quantize_draft=fields.optional_text("quantize_draft"),
     )
     fields.finish()
     return config

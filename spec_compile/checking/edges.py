@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from spec_compile.checking.law import Setting, is_settled, law_of
 from spec_compile.checking.result import SKIPPED, CheckResult, Progress, no_progress, verdict
+from spec_compile.checking.rounding import logit_rounding
 from spec_compile.runtime.api import Decoder
 from spec_compile.runtime.batch import Batch
 from spec_compile.runtime.decoder import check_emitted
@@ -91,7 +92,7 @@ def _forbidden_token(
         if len(context) >= config.max_length:
             return None
         logits = decoder.next_logits(context)
-        if not is_settled(logits, setting):
+        if not is_settled(logits, setting, logit_rounding(config)):
             return None
         if law_of(logits, setting)[token] <= 0:
             return int(token)

@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass, replace
 import numpy as np
 
 from spec_compile.checking.result import CheckResult, Progress, no_progress, verdict
+from spec_compile.checking.rounding import logit_rounding
 from spec_compile.runtime.api import Decoder
-
-NEAR_TIE = 1e-4
-"""Top-2 margin of the target's logits under which either token is as good as the other."""
 
 _STAGE = "greedy"
 
@@ -27,6 +25,7 @@ class Difference:
         expected: the target's token.
         found: the bundle's.
         margin: the target's best logit less its second best at that position.
+        rounding: the margin under which either token is as good as the other.
     """
 
     prompt: int
@@ -35,11 +34,12 @@ class Difference:
     expected: int
     found: int | None
     margin: float
+    rounding: float
 
     @property
     def near_tie(self) -> bool:
         """Whether rounding alone may have decided."""
-        return self.margin < NEAR_TIE
+        return self.margin < self.rounding
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ def _differences(
         return []
     token = found[position] if position < len(found) else None
     margin = _margin(decoder, [*prompt, *expected[:position]])
-    here = Difference(place[0], place[1], position, expected[position], token, margin)
+    rounding = logit_rounding(decoder.manifest.config)
+    here = Difference(place[0], place[1], position, expected[position], token, margin, rounding)
     rest = expected[position + 1 :]
     if not here.near_tie or not rest:
         return [here]

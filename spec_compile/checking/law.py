@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from spec_compile.checking.chi_square import chi_square
 from spec_compile.checking.power import smallest_noticed
 from spec_compile.checking.result import SKIPPED, CheckResult, Progress, no_progress, verdict
+from spec_compile.checking.rounding import logit_rounding
 from spec_compile.runtime.api import Decoder
 from spec_compile.runtime.batch import Batch
 from spec_compile.runtime.decoder import check_emitted
@@ -35,7 +36,6 @@ POWER = 0.9
 _STAGE = "law"
 _FEWEST_ROUNDS = 200
 _WANTED_ENTROPY = 2.0  # nats: several likely tokens, none of them rare
-_ROUNDING = 1e-4
 _PROBES = 4
 
 
@@ -116,13 +116,14 @@ def choose_contexts(
 ) -> list[tuple[int, Setting]]:
     """A context for each setting: those with several likely next tokens, and no tie at a cut."""
     logits = [decoder.next_logits(list(context)) for context in contexts]
+    rounding = logit_rounding(decoder.manifest.config)
     usable = [i for i, context in enumerate(contexts) if len(context) > 1]
     usable.sort(key=lambda i: abs(_entropy(logits[i]) - _WANTED_ENTROPY))
     chosen: list[tuple[int, Setting]] = []
     for setting in settings:
         taken = {index for index, _ in chosen}
         for index in sorted(usable, key=taken.__contains__):  # those not taken first
-            if is_settled(logits[index], setting):
+            if is_settled(logits[index], setting, rounding):
                 chosen.append((index, setting))
                 break
     return chosen
@@ -174,7 +175,7 @@ def law_tests(
         if len(blocks) < _FEWEST_ROUNDS or len(tokens) >= decoder.manifest.config.max_length:
             return
         logits = decoder.next_logits(tokens)
-        if not is_settled(logits, setting):
+        if not is_settled(logits, setting, logit_rounding(decoder.manifest.config)):
             return
         law = law_of(logits, setting)
         drawn = _fill_in(blocks[:, position], law, rng)
@@ -228,14 +229,14 @@ def law_of(logits: NDArray[np.float32], setting: Setting) -> NDArray[np.float32]
     return law
 
 
-def is_settled(logits: NDArray[np.float32], setting: Setting) -> bool:
+def is_settled(logits: NDArray[np.float32], setting: Setting, rounding: float) -> bool:
     """Whether rounding of the logits cannot decide which tokens top-k, top-p or min-p keep."""
     if setting == Setting(setting.temperature) and setting.temperature > 0:
         return True
     rng = np.random.default_rng(0)
     kept = law_of(logits, setting) > 0
     for _ in range(_PROBES):
-        noise = rng.normal(0, _ROUNDING, logits.shape).astype(np.float32)
+        noise = rng.normal(0, rounding, logits.shape).astype(np.float32)
         if ((law_of(logits + noise, setting) > 0) != kept).any():
             return False
     return True

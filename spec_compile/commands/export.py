@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_compile.commands.compile_steps import CompileSteps
-from spec_compile.config import ACCEPTANCE_RULES, BACKENDS, DTYPES, FUSIONS, SpecConfig
+from spec_compile.config import (
+    ACCEPTANCE_RULES,
+    BACKENDS,
+    DTYPES,
+    FUSIONS,
+    NOT_QUANTIZED,
+    QUANTIZATIONS,
+    SpecConfig,
+)
 from spec_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,7 +69,16 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default=default.dtype, metavar="TYPE", help=_choices("of weights", DTYPES)
     )
-    parser.add_argument("--quantize", metavar="TYPE", help="not supported in this version")
+    parser.add_argument(
+        "--quantize",
+        metavar="TYPE",
+        help=f"block-wise weights of both models; one of {', '.join(QUANTIZATIONS)}",
+    )
+    parser.add_argument(
+        "--quantize-draft",
+        metavar="TYPE",
+        help=f"the same for the draft alone, or {NOT_QUANTIZED} (default: as --quantize)",
+    )
     parser.add_argument(
         "--max-length",
         type=int,
@@ -146,11 +163,6 @@ def _report(folder: Path, seconds: float, progress: CompileSteps, timing: Timing
 
 
 def _config(args: argparse.Namespace) -> SpecConfig:
-    if args.quantize is not None:
-        raise ConfigError(
-            f"--quantize {args.quantize} is not supported in this version, which keeps weights "
-            "as they are; leave it out"
-        )
     return SpecConfig(
         num_speculative_tokens=args.num_speculative_tokens,
         acceptance=args.acceptance,
@@ -160,6 +172,8 @@ def _config(args: argparse.Namespace) -> SpecConfig:
         max_length=args.max_length,
         batch_size=args.batch_size,
         num_drafts=args.num_drafts,
+        quantize=args.quantize,
+        quantize_draft=args.quantize_draft,
         draft_vocab=args.draft_vocab,
         draft_vocab_text=args.draft_vocab_text,
     )

@@ -51,7 +51,8 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
         drafts = f"{config.num_drafts} drafts of {config.num_speculative_tokens} tokens"
     yield f"acceptance   {config.acceptance} ({law})"
     yield f"fusion       {config.fusion}, {drafts} a round"
-    yield f"engine       {config.backend}, {config.dtype}"
+    target, draft = config.quantize or config.dtype, config.quantize_draft or config.dtype
+    yield f"engine       {config.backend}, weights: target {target}, draft {draft}"
     yield f"capacity     {config.max_length} tokens a row, {config.batch_size} rows"
     yield f"vocabulary   {manifest.vocab_size} ids, EOS {list(manifest.eos_token_ids)}"
     for name, model in manifest.models.items():
