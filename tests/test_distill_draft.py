@@ -21,6 +21,7 @@ from examples.distill_draft.batches import (
     shuffled,
     token_frequency,
 )
+from examples.distill_draft.card import card
 from examples.distill_draft.evaluate import summary
 from examples.distill_draft.generate import Answer, Writers
 from examples.distill_draft.label import labelled
@@ -278,3 +279,24 @@ def test_positions_are_counted_among_the_rounds_that_reach_them() -> None:
     figures = summary(GenerationStats(2, tuple(rounds), 6.0))
     assert figures["kept_given_those_before"] == [round(5 / 6, 4), round(2 / 4, 4)]
     assert figures["kept_of_all"] == [round(5 / 6, 4), round(2 / 5, 4)]
+
+
+def test_the_card_says_what_was_measured() -> None:
+    one = {"labels": 70, "acceptance": 0.5, "agreement": 0.6}
+    held = one | {"acceptance_at_1": 0.41, "agreement_at_0": 0.73}
+    rounds = {"kept_given_those_before": [0.6, 0.55], "tokens_per_round": 2.34}
+    times = ("draft_ms_median", "verify_ms_median", "draft_ms_minimum", "verify_ms_minimum")
+    text = card(
+        {"labels": 123456, "steps": 789, "loss": 4.321},
+        {
+            "held_out": dict.fromkeys(("all", "chat", "code"), held),
+            "rounds": {"chat at temperature 0": rounds},
+            "prompts": 3,
+            "cost": {name: 1.25 + index for index, name in enumerate(times)},
+        },
+    )
+    assert text.startswith("---\nlicense: apache-2.0\n")
+    for said in ("123,456", "789 steps", "4.32", "| chat | 0.50 | 0.60 | 0.41 | 0.73 |"):
+        assert said in text
+    assert "| chat at temperature 0 | 0.60 | 0.55 | 2.34 |" in text
+    assert "draft of a round 1.25 ms, the verify call 2.25 ms" in text

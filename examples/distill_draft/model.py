@@ -61,10 +61,14 @@ class Draft(nn.Module):
 
     def forward(self, tokens: Tensor, rows: Tensor, places: Tensor) -> Tensor:
         """Logits [L, N] behind places [L] of rows [L] of tokens [B, T] (padded on the right)."""
-        states = self.projection(self.embeddings[tokens])
-        hidden = self.model(inputs_embeds=states, use_cache=False).last_hidden_state
-        logits: Tensor = self.head(hidden[rows, places])
+        logits: Tensor = self.head(self.states(tokens)[rows, places])
         return logits
+
+    def states(self, tokens: Tensor) -> Tensor:
+        """What the head reads [B, T, width] of tokens [B, T]."""
+        vectors = self.projection(self.embeddings[tokens])
+        hidden: Tensor = self.model(inputs_embeds=vectors, use_cache=False).last_hidden_state
+        return hidden
 
     def save(self, folder: Path, tokenizer: Tokenizer, card: str = "") -> None:
         """Write it as a compact draft; replaces what is there."""

@@ -40,8 +40,8 @@ from examples.distill_draft.start import install
 from examples.distill_draft.store import Text, read_shards, shard_names
 from spec_compile.export.compact_draft import TOKEN_IDS
 
-LABELS_PER_STEP = 2048
-MATRIX_RATE, OTHER_RATE, WEIGHT_DECAY = 0.01, 0.002, 0.0
+LABELS_PER_STEP = 1024
+MATRIX_RATE, OTHER_RATE, WEIGHT_DECAY = 0.015, 0.003, 0.0
 NUM_TOKENS = 8192
 REJECTION_SHARE = 1.0
 AVERAGED_STEPS = 60

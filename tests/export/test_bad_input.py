@@ -228,6 +228,7 @@ def test_tokenizer_larger_than_the_head(tmp_path: Path, export: ExportCommand) -
         (["--quantize", "int8"], "--quantize int8 is not supported"),
         (["--num-drafts", "2"], "--num-drafts 2 is not supported"),
         (["--num-drafts", "0"], "--num-drafts 0 is not supported"),
+        (["--draft-vocab", "8"], "draft_vocab and draft_vocab_text go together"),
         (["--dump", __file__], "is a file; give a folder"),
     ],
 )
