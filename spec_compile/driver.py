@@ -245,10 +245,11 @@ def _weight_names(models: dict[str, PreTrainedModel], program: Program) -> dict[
         for name, weight in model.named_parameters():
             names.setdefault(weight.data_ptr(), f"{owner}.{name}")
     for graph in program.graphs.values():
-        # What passes made is called `<owner>.<name>` where it was made, behind its callers' names.
         for path, weight in (*graph.exported.state_dict.items(), *graph.exported.constants.items()):
-            if isinstance(weight, torch.Tensor):
-                names.setdefault(weight.data_ptr(), re.sub(r"^(g\d+\.)+", "", path))
+            # What passes make is called `<owner>.<name>` where it is made; callers prefix it.
+            name = re.sub(r"^(g\d+\.)+", "", path)
+            if name.split(".")[0] in models and isinstance(weight, torch.Tensor):
+                names.setdefault(weight.data_ptr(), name)
     return names
 
 
