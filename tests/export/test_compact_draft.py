@@ -98,9 +98,10 @@ def test_compiles_into_a_bundle_that_gives_the_target_s_tokens(
 def test_both_fusions_propose_the_same(bundles: dict[str, Path]) -> None:
     """Constants of draft and target that have one name stay apart in the one graph of `step`."""
     prompts = [[5, 6, 7, 9, 11], [8], [3, 3, 4]]
-    options = {"max_new_tokens": 16, "ignore_eos": True, "temperature": 2.0, "seed": 5}
     verify, step = (
-        spec_compile.load(bundles[fusion]).generate(prompts, **options)  # type: ignore[arg-type]
+        spec_compile.load(bundles[fusion]).generate(
+            prompts, max_new_tokens=16, ignore_eos=True, temperature=2.0, seed=5
+        )
         for fusion in ("verify", "step")
     )
     assert [one.token_ids for one in verify] == [one.token_ids for one in step]
