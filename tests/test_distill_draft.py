@@ -12,12 +12,22 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from examples.distill_draft import prompts, subjects
-from examples.distill_draft.batches import Batch, frequent_tokens, inverse_of, make_batch, shuffled
+from examples.distill_draft import model, prompts, subjects
+from examples.distill_draft.batches import (
+    Batch,
+    frequent_tokens,
+    inverse_of,
+    make_batch,
+    shuffled,
+    token_frequency,
+)
+from examples.distill_draft.card import card
 from examples.distill_draft.evaluate import summary
 from examples.distill_draft.generate import Answer, Writers
+from examples.distill_draft.label import labelled
 from examples.distill_draft.measure import measure
 from examples.distill_draft.model import Draft, load_draft
+from examples.distill_draft.start import install
 from examples.distill_draft.store import Text, read_shards, shard_names, write_shard
 from examples.distill_draft.teacher import LAW_SIZE, Teacher, top_law
 from examples.distill_draft.train import Data, loss_of, open_run
@@ -70,7 +80,7 @@ def text_of(length: int, start: int, *, seed: int = 0, is_held_out: bool = False
 
 def test_the_teacher_computes_what_transformers_does_row_by_row(target: Path) -> None:
     teacher = Teacher(target, 3, 16, torch.float32)
-    model = AutoModelForCausalLM.from_pretrained(target)
+    reference = AutoModelForCausalLM.from_pretrained(target)
     tokens = random_tokens(2, 9)
     rows, lengths = torch.tensor([2, 0]), torch.tensor([6, 3])
     teacher.forward(tokens[:, :6], rows, torch.zeros(2, dtype=torch.int64))
@@ -78,7 +88,7 @@ def test_the_teacher_computes_what_transformers_does_row_by_row(target: Path) ->
     for row, length in enumerate(lengths.tolist()):
         read = torch.cat([tokens[row, :length], tokens[row, 6:]])
         with torch.no_grad():
-            expected = model(input_ids=read[None]).logits[0, length:]
+            expected = reference(input_ids=read[None]).logits[0, length:]
         torch.testing.assert_close(found[row], expected, rtol=0, atol=1e-4)
 
 
@@ -92,7 +102,7 @@ def test_top_laws_are_the_likeliest_tokens_in_order() -> None:
 
 
 def test_answers_written_together_are_the_target_s_greedy_ones(target: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(target)
+    reference = AutoModelForCausalLM.from_pretrained(target)
     begun = [[5, 6], [7], [8, 9, 10], [11, 3]]
     prompt = prompts.Prompt("chat", "", "")
     waiting = (Answer(i, prompt, 0.0, list(b), len(b)) for i, b in enumerate(begun))
@@ -102,11 +112,23 @@ def test_answers_written_together_are_the_target_s_greedy_ones(target: Path) -> 
     for number, start in enumerate(begun):
         text = texts[number]
         with torch.no_grad():
-            logits = model(input_ids=torch.from_numpy(text.tokens.astype(np.int64))[None]).logits[0]
+            logits = reference(
+                input_ids=torch.from_numpy(text.tokens.astype(np.int64))[None]
+            ).logits[0]
         written = logits[len(start) - 1 : -1]
         assert text.tokens[len(start) :].tolist() == written.argmax(dim=-1).tolist()
         log_probs = written.log_softmax(dim=-1).gather(1, torch.tensor(text.law_ids.astype(int)))
         np.testing.assert_allclose(text.law_log_probs, log_probs, rtol=0, atol=0.02)
+
+
+def test_what_it_reads_has_the_target_s_laws(target: Path) -> None:
+    tokens = random_tokens(24, seed=3).tolist()
+    text = labelled(Teacher(target, 1, 24, torch.float32), 7, "name", tokens)
+    assert (text.number, text.kind, text.start) == (7, "read", 16)
+    with torch.no_grad():
+        logits = AutoModelForCausalLM.from_pretrained(target)(torch.tensor([tokens])).logits[0]
+    likeliest = logits[15:-1].argmax(dim=-1)
+    assert text.law_ids[:, 0].tolist() == likeliest.tolist()
 
 
 def test_shards_come_back_as_they_were(tmp_path: Path) -> None:
@@ -147,12 +169,29 @@ def test_a_pass_over_texts_leaves_none_out() -> None:
 
 def test_frequent_tokens_are_those_of_most_probability() -> None:
     texts = [text_of(30, 1, seed=5)]
-    ids = frequent_tokens(texts, 10, [63], VOCAB_SIZE)
+    frequency = token_frequency(texts, VOCAB_SIZE)
     mass = np.zeros(VOCAB_SIZE)
     np.add.at(mass, texts[0].law_ids, np.exp(texts[0].law_log_probs.astype(np.float32)))
-    assert ids.tolist() == sorted(ids.tolist())
-    assert {63, int(mass.argmax())} <= set(ids.tolist())
+    assert float(frequency.sum()) == pytest.approx(1.0, abs=1e-5)
+    assert int(frequency.argmax()) == int(mass.argmax())
+    ids = frequent_tokens(frequency, 10, [63]).tolist()
+    assert ids == sorted(ids)
+    assert {63, int(mass.argmax())} <= set(ids)
     assert len(ids) == 10
+
+
+def test_the_first_weights_copy_what_stood_behind_the_same_tokens() -> None:
+    """Before any training: in a sequence of distinct tokens said twice, the second is foreseen."""
+    generator = torch.Generator().manual_seed(0)
+    embeddings = torch.randn(1000, 200, generator=generator) + 2.0
+    draft = Draft(embeddings, torch.arange(1000), model.SIZES)
+    install(draft, torch.full((1000,), 1e-3))
+    once = torch.randperm(1000, generator=generator)[:40]
+    tokens, places = torch.cat([once, once])[None], torch.arange(45, 79)
+    with torch.no_grad():
+        logits = draft(tokens, torch.zeros_like(places), places)
+    foreseen = (logits.argmax(dim=-1) == tokens[0, 46:80]).float().mean()
+    assert float(foreseen) > 0.9
 
 
 def test_the_loss_is_the_cross_entropy_and_the_share_rejected() -> None:
@@ -240,3 +279,24 @@ def test_positions_are_counted_among_the_rounds_that_reach_them() -> None:
     figures = summary(GenerationStats(2, tuple(rounds), 6.0))
     assert figures["kept_given_those_before"] == [round(5 / 6, 4), round(2 / 4, 4)]
     assert figures["kept_of_all"] == [round(5 / 6, 4), round(2 / 5, 4)]
+
+
+def test_the_card_says_what_was_measured() -> None:
+    one = {"labels": 70, "acceptance": 0.5, "agreement": 0.6}
+    held = one | {"acceptance_at_1": 0.41, "agreement_at_0": 0.73}
+    rounds = {"kept_given_those_before": [0.6, 0.55], "tokens_per_round": 2.34}
+    times = ("draft_ms_median", "verify_ms_median", "draft_ms_minimum", "verify_ms_minimum")
+    text = card(
+        {"labels": 123456, "steps": 789, "loss": 4.321},
+        {
+            "held_out": dict.fromkeys(("all", "chat", "code"), held),
+            "rounds": {"chat at temperature 0": rounds},
+            "prompts": 3,
+            "cost": {name: 1.25 + index for index, name in enumerate(times)},
+        },
+    )
+    assert text.startswith("---\nlicense: apache-2.0\n")
+    for said in ("123,456", "789 steps", "4.32", "| chat | 0.50 | 0.60 | 0.41 | 0.73 |"):
+        assert said in text
+    assert "| chat at temperature 0 | 0.60 | 0.55 | 2.34 |" in text
+    assert "draft of a round 1.25 ms, the verify call 2.25 ms" in text

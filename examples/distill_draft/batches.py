@@ -65,10 +65,8 @@ def shuffled(texts: Sequence[Text], labels: int, seed: int) -> Iterator[list[Tex
         yield groups[index]
 
 
-def frequent_tokens(
-    texts: Sequence[Text], count: int, always: Sequence[int], vocab_size: int
-) -> Tensor:
-    """The `count` ids that the teacher finds likeliest over `texts`, ascending: [count] int64.
+def token_frequency(texts: Sequence[Text], vocab_size: int) -> Tensor:
+    """How likely each token is to the teacher over `texts`: [V] float32, summing to 1.
 
     Counts probability, not tokens: a small sample then says more of rare tokens. What it does not
     know at all is ranked by id, because a tokenizer learns its most frequent merges first.
@@ -77,9 +75,15 @@ def frequent_tokens(
     for text in texts:
         np.add.at(mass, text.law_ids.ravel(), np.exp(text.law_log_probs.ravel(), dtype=np.float32))
     prior = 1 / (np.arange(vocab_size) + 500.0)
-    mass = mass / mass.sum() + PRIOR_SHARE * prior / prior.sum()
-    mass[list(always)] = np.inf
-    return torch.from_numpy(np.sort(np.argsort(-mass, kind="stable")[:count]))
+    mixed = (1 - PRIOR_SHARE) * mass / mass.sum() + PRIOR_SHARE * prior / prior.sum()
+    return torch.from_numpy(mixed.astype(np.float32))
+
+
+def frequent_tokens(frequency: Tensor, count: int, always: Sequence[int]) -> Tensor:
+    """The `count` likeliest ids of `frequency` [V], `always` among them, ascending: [count]."""
+    wanted = frequency.clone()
+    wanted[list(always)] = torch.inf
+    return wanted.sort(descending=True, stable=True).indices[:count].sort().values
 
 
 def inverse_of(token_ids: Tensor, vocab_size: int) -> Tensor:

@@ -53,6 +53,7 @@ def main() -> None:
     decoder = load(arguments.bundle, num_threads=arguments.threads)
     tokenizer: Any = AutoTokenizer.from_pretrained(arguments.target)
     figures: dict[str, Any] = {
+        "prompts": arguments.prompts,
         "rounds": rounds_figures(decoder, tokenizer, arguments.prompts),
         "cost": cost_figures(decoder, arguments.threads),
     }

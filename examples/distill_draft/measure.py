@@ -20,10 +20,11 @@ def measure(draft: Draft, texts: Sequence[Text]) -> dict[str, dict[str, float]]:
     """Acceptance and agreement by kind of prompt, and over all.
 
     Returns:
-        For `all` and each kind: `labels`; `acceptance`, the mean of sum min(draft, target) at
-        temperature 1; `agreement`, how often both have the same likeliest token; the same two as
-        `acceptance_at_1` over texts written at temperature 1 and `agreement_at_0` over those
-        written at temperature 0; `covered`, the target's mass on the tokens the draft has.
+        For each kind and for `all`, which leaves out text that was only read: `labels`;
+        `acceptance`, the mean of sum min(draft, target) at temperature 1; `agreement`, how often
+        both have the same likeliest token; the same two as `acceptance_at_1` over texts written at
+        temperature 1 and `agreement_at_0` over those written at temperature 0; `covered`, the
+        target's mass on the tokens the draft has.
     """
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     inverse = inverse_of(draft.token_ids, len(draft.embeddings))
@@ -38,7 +39,7 @@ def measure(draft: Draft, texts: Sequence[Text]) -> dict[str, dict[str, float]]:
         covered = (batch.law * (batch.law_index < probs.shape[1])).sum(dim=-1)
         for row, text in enumerate(group):
             mask = batch.rows == row
-            for name in ("all", text.kind):
+            for name in ("all", text.kind) if text.kind != "read" else ("read",):
                 one = sums[name]
                 _add(one, "", mask, accepted, agreed, covered)
                 if text.temperature in (0.0, 1.0):

@@ -28,7 +28,7 @@ SIZES: Mapping[str, Any] = MappingProxyType(
         "head_dim": 64,
         "max_position_embeddings": 8192,
         "rms_norm_eps": 1e-5,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
         "bos_token_id": None,
         "eos_token_id": None,
         "pad_token_id": None,
@@ -56,21 +56,19 @@ class Draft(nn.Module):
         # One embedding, never read: the model takes vectors.
         self.model = LlamaModel(LlamaConfig(vocab_size=1, **sizes))
         width = sizes["hidden_size"]
-        axes = _main_axes(embeddings[token_ids], width)
         self.projection = nn.Linear(embeddings.shape[1], width, bias=False)
         self.head = nn.Linear(width, len(token_ids), bias=False)
-        with torch.no_grad():
-            # Both ends begin with what the target knows of its tokens, in its main directions.
-            self.projection.weight.copy_(axes / (embeddings[token_ids] @ axes.T).std())
-            start = embeddings[token_ids] @ axes.T
-            self.head.weight.copy_(start / start.std() * 0.5 * width**-0.5)
 
     def forward(self, tokens: Tensor, rows: Tensor, places: Tensor) -> Tensor:
         """Logits [L, N] behind places [L] of rows [L] of tokens [B, T] (padded on the right)."""
-        states = self.projection(self.embeddings[tokens])
-        hidden = self.model(inputs_embeds=states, use_cache=False).last_hidden_state
-        logits: Tensor = self.head(hidden[rows, places])
+        logits: Tensor = self.head(self.states(tokens)[rows, places])
         return logits
+
+    def states(self, tokens: Tensor) -> Tensor:
+        """What the head reads [B, T, width] of tokens [B, T]."""
+        vectors = self.projection(self.embeddings[tokens])
+        hidden: Tensor = self.model(inputs_embeds=vectors, use_cache=False).last_hidden_state
+        return hidden
 
     def save(self, folder: Path, tokenizer: Tokenizer, card: str = "") -> None:
         """Write it as a compact draft; replaces what is there."""
@@ -105,11 +103,3 @@ def load_draft(folder: Path, embeddings: Tensor, sizes: Mapping[str, Any]) -> Dr
     unread = draft.model.embed_tokens.weight.detach()
     draft.load_state_dict({**named, "model.embed_tokens.weight": unread})
     return draft
-
-
-def _main_axes(vectors: Tensor, count: int) -> Tensor:
-    """The `count` directions [count, H] in which vectors [N, H] vary most."""
-    centred = vectors - vectors.mean(dim=0)
-    _, axes = torch.linalg.eigh(centred.T @ centred)
-    main: Tensor = axes[:, -count:].T.contiguous()
-    return main

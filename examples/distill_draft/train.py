@@ -26,14 +26,22 @@ from torch import Tensor
 from torch.nn import functional
 
 from examples.demo_pair.optimizer import Optimizer
-from examples.distill_draft.batches import Batch, frequent_tokens, inverse_of, make_batch, shuffled
+from examples.distill_draft.batches import (
+    Batch,
+    frequent_tokens,
+    inverse_of,
+    make_batch,
+    shuffled,
+    token_frequency,
+)
 from examples.distill_draft.measure import measure
 from examples.distill_draft.model import SIZES, Draft
+from examples.distill_draft.start import install
 from examples.distill_draft.store import Text, read_shards, shard_names
 from spec_compile.export.compact_draft import TOKEN_IDS
 
-LABELS_PER_STEP = 2048
-MATRIX_RATE, OTHER_RATE, WEIGHT_DECAY = 0.02, 0.002, 0.05
+LABELS_PER_STEP = 1024
+MATRIX_RATE, OTHER_RATE, WEIGHT_DECAY = 0.015, 0.003, 0.0
 NUM_TOKENS = 8192
 REJECTION_SHARE = 1.0
 AVERAGED_STEPS = 60
@@ -123,12 +131,15 @@ def open_run(
     state, counts = _stored(folder / STATE)
     always = [*range(LOWEST_ORDINARY_ID), eos]
     token_ids = state.get(TOKEN_IDS)
+    frequency = token_frequency(data.train, len(embeddings))
     if token_ids is None:
-        token_ids = frequent_tokens(data.train, num_tokens, always, len(embeddings))
+        token_ids = frequent_tokens(frequency, num_tokens, always)
     torch.manual_seed(0)
     draft = Draft(embeddings, token_ids, sizes)
     if state:
         draft.load_state_dict(_part("draft.", state))
+    elif sizes == SIZES:
+        install(draft, frequency)
     average = {name: weight.detach().clone() for name, weight in draft.named_parameters()}
     run = Run(draft, average, Optimizer(draft, MATRIX_RATE, OTHER_RATE, WEIGHT_DECAY))
     if state:
@@ -172,7 +183,7 @@ def train(run: Run, data: Data, folder: Path, arguments: argparse.Namespace) -> 
                 checked = spent
             if spent > total:
                 return
-            factor = min(1.0, (run.steps + 1) / 50)
+            factor = arguments.rate * min(1.0, (run.steps + 1) / 30)
             if cool:
                 factor *= min(1.0, max(0.0, (total - spent) / cool))
             found = run.step(make_batch(group, inverse), factor)
@@ -206,6 +217,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--cool", type=float, default=0.0, help="last minutes, of falling rate")
     parser.add_argument("--check-minutes", type=float, default=4.0)
+    parser.add_argument("--rate", type=float, default=1.0, help="factor on the learning rates")
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

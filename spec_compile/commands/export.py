@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", "--output", required=True, metavar="DIR", help="folder to make; must not exist"
     )
+    _add_draft_arguments(parser)
     _add_config_arguments(parser)
     parser.add_argument("--dump", metavar="DIR", help="write the program after every pass to DIR")
     parser.add_argument(
@@ -43,20 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     default = SpecConfig()
-    parser.add_argument(
-        "-k",
-        "--num-speculative-tokens",
-        type=int,
-        default=default.num_speculative_tokens,
-        metavar="K",
-        help="draft tokens a round (default %(default)s)",
-    )
-    parser.add_argument(
-        "--acceptance",
-        default=default.acceptance,
-        metavar="RULE",
-        help=_choices("acceptance rule", ACCEPTANCE_RULES),
-    )
     parser.add_argument(
         "--fusion",
         default=default.fusion,
@@ -92,6 +79,31 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="most rows in one call (default %(default)s)",
     )
+
+
+def _add_draft_arguments(parser: argparse.ArgumentParser) -> None:
+    default = SpecConfig()
+    parser.add_argument(
+        "-k",
+        "--num-speculative-tokens",
+        type=int,
+        default=default.num_speculative_tokens,
+        metavar="K",
+        help="draft tokens a round (default %(default)s)",
+    )
+    parser.add_argument(
+        "--acceptance",
+        default=default.acceptance,
+        metavar="RULE",
+        help=_choices("acceptance rule", ACCEPTANCE_RULES),
+    )
+    parser.add_argument(
+        "--num-drafts",
+        type=int,
+        default=default.num_drafts,
+        metavar="K",
+        help="drafts a round, for rules that take several (default %(default)s)",
+    )
     parser.add_argument(
         "--draft-vocab",
         type=int,
@@ -100,13 +112,6 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--draft-vocab-text", metavar="FILE", help="UTF-8 text like what will be generated"
-    )
-    parser.add_argument(
-        "--num-drafts",
-        type=int,
-        default=default.num_drafts,
-        metavar="K",
-        help="drafts a round, for rules that take several (default %(default)s)",
     )
 
 

@@ -226,6 +226,7 @@ def test_tokenizer_larger_than_the_head(tmp_path: Path, export: ExportCommand) -
         (["--dtype", "float16"], "dtype='float16' is not supported: ONNX Runtime's CPU kernels"),
         (["--dtype", "float64"], "dtype='float64' is not supported; choose one of float32"),
         (["--dtype", "bfloat16"], "dtype='bfloat16' is not supported"),
+        (["--draft-vocab", "8"], "draft_vocab and draft_vocab_text go together"),
         (["--quantize", "int3"], "quantize='int3' is not supported; choose one of int8, int4"),
         (["--quantize-draft", "fp8"], "quantize_draft='fp8' is not supported"),
         (["--num-drafts", "2"], "acceptance='rejection' takes one draft a round, not 2"),

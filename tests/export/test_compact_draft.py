@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,21 +68,46 @@ def test_embeddings_are_the_target_s_projected_and_head_rows_stand_at_their_ids(
     assert weights["model.norm.weight"].shape == (WIDTH,)
 
 
+@pytest.fixture(scope="module")
+def bundles(target: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The pair in both fusions; the draft's positions turn at a speed of their own."""
+    folder = tmp_path_factory.mktemp("bundles")
+    rope = {"rope_type": "default", "rope_theta": 3.0}
+    draft = save_compact_draft(folder / "draft", target, rope_parameters=rope)
+    return {
+        fusion: compile(str(target), str(draft), folder / fusion, replace(CONFIG, fusion=fusion))
+        for fusion in ("verify", "step")
+    }
+
+
 @pytest.mark.parametrize("fusion", ["verify", "step"])
-def test_compiles_into_a_bundle_that_proposes_its_ids_alone(
-    target: Path, draft: Path, tmp_path: Path, fusion: str
+def test_compiles_into_a_bundle_that_gives_the_target_s_tokens(
+    bundles: dict[str, Path], fusion: str
 ) -> None:
-    config = SpecConfig(num_speculative_tokens=2, max_length=24, batch_size=2, fusion=fusion)
-    folder = compile(str(target), str(draft), tmp_path / "bundle", config, verify_each=True)
     # Neither the whole head nor the target's embeddings go along a second time.
-    names = sorted(path.name for path in folder.glob("*.weights"))
+    names = sorted(path.name for path in bundles[fusion].glob("*.weights"))
     assert names == ["draft.weights", "target.weights"]
-    decoder = spec_compile.load(folder)
+    decoder = spec_compile.load(bundles[fusion])
     plain, fast = (
         decoder.generate([5, 6, 7], max_new_tokens=8, ignore_eos=True, speculative=speculative)
         for speculative in (False, True)
     )
     assert fast.token_ids == plain.token_ids
+
+
+def test_both_fusions_propose_the_same(bundles: dict[str, Path]) -> None:
+    """Constants of draft and target that have one name stay apart in the one graph of `step`."""
+    prompts = [[5, 6, 7, 9, 11], [8], [3, 3, 4]]
+    verify, step = (
+        spec_compile.load(bundles[fusion]).generate(
+            prompts, max_new_tokens=16, ignore_eos=True, temperature=2.0, seed=5
+        )
+        for fusion in ("verify", "step")
+    )
+    assert [one.token_ids for one in verify] == [one.token_ids for one in step]
+    accepted = [one.stats.num_accepted_tokens for one in verify]
+    assert accepted == [one.stats.num_accepted_tokens for one in step]
+    assert sum(accepted) > 0
 
 
 def test_the_law_that_it_proposes_from_is_zero_elsewhere(target: Path, draft: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import spec_compile
+from spec_compile.cli import main
 from spec_compile.config import SpecConfig
 from spec_compile.driver import compile
 from spec_compile.errors import CheckpointError, ConfigError
@@ -94,6 +95,15 @@ def test_refuses_a_text_it_cannot_read(
 def test_the_two_options_go_together(options: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"draft_vocab"):
         SpecConfig(**options)  # type: ignore[arg-type]
+
+
+def test_the_command_line_has_both(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--draft-vocab", "8", "--draft-vocab-text", str(tmp_path / "missing")]
+    models = ["--target", str(folder), "--draft", str(folder)]
+    assert main(["export", *models, "-o", str(tmp_path / "bundle"), *options]) == 1
+    assert f"cannot read {tmp_path / 'missing'}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("fusion", ["verify", "step"])
