@@ -24,6 +24,7 @@ COMPILER = (
     "driver",
     "export",
     "graph_call",
+    "graph_weights",
     "ops",
     "passes",
     "program",
