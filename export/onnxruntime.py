@@ -11,7 +11,6 @@ from spec_compile.export.backend import BuildContext
 from spec_compile.export.cpu.pipeline import lower_for_cpu
 from spec_compile.export.onnx_model import translate_program
 from spec_compile.export.onnx_weights import store_weights
-from spec_compile.export.quantize import Quantiser
 from spec_compile.program import Program
 
 
@@ -26,6 +25,9 @@ class OnnxRuntimeBackend:
         models = translate_program(program, context)
         lower_for_cpu(models, context)
         if context.quantize:
+            # Imported here: only this needs the engine's own package.
+            from spec_compile.export.quantize import Quantiser
+
             Quantiser(context.quantize).run(models)
         return write_models(models, folder)
 

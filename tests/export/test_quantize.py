@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,11 @@ def test_logits_and_tokens(kind: str, folders: dict[str, Path], tmp_path: Path) 
     options = CheckOptions(max_new_tokens=12, law_samples=1000, num_threads=1)
     report = check_bundle(quantized.bundle.folder, options)
     assert report.passed, [(one.name, one.detail) for one in report.results]
+
+
+def test_an_export_without_it_does_without_the_engine() -> None:
+    code = "import sys, spec_compile.export.onnxruntime; sys.exit('onnxruntime' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("options", [{"quantize": "int3"}, {"quantize_draft": "fp8"}])
