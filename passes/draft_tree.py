@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from spec_compile.ops import MOVE_ENTRIES
-from spec_compile.program import Graph, updated_name
+from spec_compile.program import Graph
 
 
 @dataclass(frozen=True)
@@ -86,16 +86,6 @@ def chain_call(graph: Graph, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]
 def num_slots(graph: Graph) -> int:
     """S of a captured model."""
     return next(int(spec.shape[2]) for spec in graph.inputs if spec.is_cache)
-
-
-def written_caches(graph: Graph, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Caches after a call of `graph`, by the names of its inputs."""
-    return {spec.alias_of: outputs[spec.name] for spec in graph.outputs if spec.alias_of}
-
-
-def as_write(caches: Mapping[str, Tensor], write: int) -> dict[str, Tensor]:
-    """`caches` as outputs that hold write number `write` of a round."""
-    return {updated_name(name, write): cache for name, cache in caches.items()}
 
 
 def _base(tensors: Mapping[str, Tensor]) -> Tensor:

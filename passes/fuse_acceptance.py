@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from spec_compile.acceptance import RULES, Rule
-from spec_compile.acceptance.base import take_tokens
 from spec_compile.config import SpecConfig
 from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
@@ -16,6 +15,7 @@ from spec_compile.passes.base import Pass, PassResult
 from spec_compile.passes.draft_tree import DraftTree, chain_call
 from spec_compile.passes.round import (
     ROUND_INPUTS,
+    are_numbers,
     cache_inputs,
     fit_vocabulary,
     num_uniforms,
@@ -53,8 +53,8 @@ class VerifyAndAccept(Composite):
         logits = select_rows(outputs["logits"], rows.clamp(min=0))
         logits = fit_vocabulary(logits, self.vocab_size).float()
         tokens, emitted = self._accept(logits, tensors)
-        is_number = self._is_number(logits, tensors)
-        results = {"output_tokens": tokens, "num_emitted": torch.where(is_number, emitted, 0)}
+        emitted = torch.where(are_numbers(logits, tensors), emitted, 0)
+        results = {"output_tokens": tokens, "num_emitted": emitted}
         if self.num_drafted == 0:
             results["logits"] = logits
         return results | {
@@ -69,15 +69,6 @@ class VerifyAndAccept(Composite):
         padded = torch.nn.functional.pad(tokens, (0, self.num_drafted))
         slots = tensors["num_new"][:, None] + torch.arange(self.num_drafted)
         return padded.scatter(1, slots, tensors["draft_tokens"])
-
-    def _is_number(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-        """False in a row [B] whose target logits, or whose draft's, are not numbers."""
-        # NaN compares false, and +inf is not below +inf.
-        is_number = logits.sum(dim=(1, 2)) < float("inf")
-        if self.num_drafted and self.rule.uses_draft_probs:
-            drawn = take_tokens(tensors["draft_probs"], tensors["draft_tokens"])
-            is_number = is_number & (drawn.sum(dim=-1) < float("inf"))
-        return is_number
 
     def _accept(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         no_drafts = logits.new_zeros((logits.shape[0], 0), dtype=torch.int64)

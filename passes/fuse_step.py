@@ -9,9 +9,15 @@ from torch import Tensor
 from spec_compile.config import SpecConfig
 from spec_compile.graph_call import invoke
 from spec_compile.passes.base import Pass, PassResult
-from spec_compile.passes.draft_tree import DraftTree, as_write, written_caches
+from spec_compile.passes.draft_tree import DraftTree
 from spec_compile.passes.fuse_acceptance import FuseAcceptance
-from spec_compile.passes.round import ROUND_INPUTS, cache_inputs, sampling_inputs
+from spec_compile.passes.round import (
+    ROUND_INPUTS,
+    as_write,
+    cache_inputs,
+    sampling_inputs,
+    written_caches,
+)
 from spec_compile.passes.unroll_draft import UnrollDraft
 from spec_compile.program import Composite, Graph, Program, trace
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from spec_compile.acceptance import Rule
-from spec_compile.program import Graph, TensorSpec
+from spec_compile.program import Graph, TensorSpec, updated_name
 from spec_compile.sampling import Sampling
 
 ROUND_INPUTS = (
@@ -63,3 +63,28 @@ def fit_vocabulary(logits: Tensor, vocab_size: int) -> Tensor:
     if missing > 0:
         return torch.nn.functional.pad(logits, (0, missing), value=float("-inf"))
     return logits if missing == 0 else logits[..., :vocab_size]
+
+
+def are_numbers(logits: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+    """False in a row [B] whose target logits, or whose draft's laws, are not numbers.
+
+    Args:
+        logits: [B, R, V], the target's.
+        tensors: of the round; `draft_probs` and `draft_tokens` where the draft has laws.
+    """
+    # NaN compares false, and +inf is not below +inf.
+    found = logits.sum(dim=(1, 2)) < float("inf")
+    if "draft_probs" in tensors:
+        drawn = tensors["draft_probs"].gather(-1, tensors["draft_tokens"][..., None])
+        found = found & (drawn.flatten(1).sum(dim=1) < float("inf"))
+    return found
+
+
+def written_caches(graph: Graph, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Caches after a call of `graph`, by the names of its inputs."""
+    return {spec.alias_of: outputs[spec.name] for spec in graph.outputs if spec.alias_of}
+
+
+def as_write(caches: Mapping[str, Tensor], write: int) -> dict[str, Tensor]:
+    """`caches` as outputs that hold write number `write` of a round."""
+    return {updated_name(name, write): cache for name, cache in caches.items()}

@@ -12,16 +12,19 @@ from spec_compile.errors import ConfigError
 from spec_compile.graph_call import invoke
 from spec_compile.ops import PROCESS_LOGITS
 from spec_compile.passes.draft_candidates import first_tokens
-from spec_compile.passes.draft_tree import DraftTree, as_write, num_slots, written_caches
+from spec_compile.passes.draft_tree import DraftTree, num_slots
 from spec_compile.passes.draft_vocab import DraftVocabulary
 from spec_compile.passes.round import (
     ROUND_INPUTS,
+    are_numbers,
+    as_write,
     cache_inputs,
     fit_vocabulary,
     num_uniforms,
     sampling_inputs,
     sampling_of,
     select_rows,
+    written_caches,
 )
 from spec_compile.program import Composite, Graph, TensorSpec
 from spec_compile.sampling import sample
@@ -115,7 +118,7 @@ class VerifyDrafts(Composite):
         accepted = self._accept(logits, tensors)
         caches = written_caches(self.graph, outputs)
         moved = self.tree.keep_survivor(caches, tensors, accepted.survivor)
-        emitted = torch.where(_are_numbers(logits, tensors), accepted.num_emitted, 0)
+        emitted = torch.where(are_numbers(logits, tensors), accepted.num_emitted, 0)
         return {
             "output_tokens": accepted.output_tokens,
             "num_emitted": emitted,
@@ -144,14 +147,6 @@ class VerifyDrafts(Composite):
         draft = torch.arange(self.tree.num_drafts)[:, None]
         own = 1 + torch.arange(self.tree.num_steps) * self.tree.num_drafts + draft
         return torch.nn.functional.pad(own, (1, 0)).flatten()
-
-
-def _are_numbers(logits: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
-    """False in a row [B] whose target logits, or whose draft's laws, are not numbers."""
-    # NaN compares false, and +inf is not below +inf.
-    drawn = tensors["draft_probs"].gather(-1, tensors["draft_tokens"][..., None])
-    infinity = float("inf")
-    return (logits.sum(dim=(1, 2)) < infinity) & (drawn.sum(dim=(1, 2, 3)) < infinity)
 
 
 def several_drafts_rule(rule: Rule) -> SeveralDraftsRule:

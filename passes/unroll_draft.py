@@ -16,14 +16,16 @@ from spec_compile.passes.draft_tree import DraftTree
 from spec_compile.passes.draft_vocab import DraftVocabulary
 from spec_compile.passes.round import (
     ROUND_INPUTS,
+    as_write,
     cache_inputs,
     sampling_inputs,
     sampling_of,
     select_rows,
+    written_caches,
 )
 from spec_compile.passes.several_drafts import DraftsLoop, several_drafts_rule
 from spec_compile.passes.trim_draft_vocab import TrimDraftVocab
-from spec_compile.program import Composite, Graph, Program, trace, updated_name
+from spec_compile.program import Composite, Graph, Program, trace
 from spec_compile.sampling import argmax, sample
 
 
@@ -61,9 +63,9 @@ class DraftLoop(Composite):
             token = self.vocabulary.token_of(place, outputs)
             proposed.append(token)
             laws.append(law)
-            caches = {s.alias_of: outputs[s.name] for s in self.graph.outputs if s.alias_of}
+            caches = written_caches(self.graph, outputs)
             # Every write is an output, so that an engine can do each one in the caller's buffer.
-            written |= {updated_name(name, index): cache for name, cache in caches.items()}
+            written |= as_write(caches, index)
             step = {"tokens": token[:, None], "lengths": length + index, **caches}
         results = {"draft_tokens": torch.stack(proposed, dim=1)}
         if self.samples:
