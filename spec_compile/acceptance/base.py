@@ -73,13 +73,16 @@ class Rule(ABC):
         """Whether the rule needs the draft's laws; a greedy draft has none."""
         return self.drafting is not Drafting.GREEDY
 
-    @abstractmethod
     def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
         """Trailing shape of `uniforms` for this many drafts of this many tokens.
+
+        Most rules take one uniform per position of the target: (k + 1,).
 
         Raises:
             ConfigError: the rule does not take this many drafts.
         """
+        require_single_draft(self.name, num_drafts)
+        return (num_speculative_tokens + 1,)
 
     @abstractmethod
     def __call__(
@@ -111,6 +114,10 @@ class SeveralDraftsRule(Rule):
     whatever `drafting` makes of it.
     """
 
+    def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
+        """Most take a test per draft token, then a draw per position: (K * k + k + 1,)."""
+        return (num_drafts * num_speculative_tokens + num_speculative_tokens + 1,)
+
     @abstractmethod
     def accept(
         self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, uniforms: Tensor
@@ -124,10 +131,18 @@ class SeveralDraftsRule(Rule):
         target_probs: Tensor,
         uniforms: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        if draft_probs is None or uniforms is None:
-            raise TypeError(f"the {self.name} rule needs draft_probs and uniforms")
+        draft_probs, uniforms = required(self.name, draft_probs, uniforms)
         accepted = self.accept(draft_tokens, draft_probs, target_probs, uniforms)
         return accepted.output_tokens, accepted.num_emitted
+
+
+def required(
+    name: str, draft_probs: Tensor | None, uniforms: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Both as they are; TypeError when the rule called `name` was not given one of them."""
+    if draft_probs is None or uniforms is None:
+        raise TypeError(f"the {name} rule needs draft_probs and uniforms")
+    return draft_probs, uniforms
 
 
 def require_single_draft(name: str, num_drafts: int) -> None:

@@ -9,7 +9,7 @@ from spec_compile.acceptance.base import (
     Rule,
     emit,
     has_mass,
-    require_single_draft,
+    required,
     take_rows,
     take_tokens,
 )
@@ -30,11 +30,6 @@ class Block(Rule):
     name = "block"
     exact = True
 
-    def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
-        """One uniform per draft token and one for the token that follows: (k + 1,)."""
-        require_single_draft(self.name, num_drafts)
-        return (num_speculative_tokens + 1,)
-
     def __call__(
         self,
         draft_tokens: Tensor,
@@ -43,8 +38,7 @@ class Block(Rule):
         uniforms: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """See `Rule`. Both laws are required."""
-        if uniforms is None or draft_probs is None:
-            raise TypeError("the block rule needs draft_probs and uniforms")
+        draft_probs, uniforms = required(self.name, draft_probs, uniforms)
         num_drafted = draft_tokens.shape[-1]
         weight = prefix_weights(draft_tokens, draft_probs, target_probs)
         if num_drafted == 0:

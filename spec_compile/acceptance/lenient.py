@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from spec_compile.acceptance.base import count_accepted, emit, take_tokens
-from spec_compile.acceptance.rejection import Rejection, following_law
-from spec_compile.sampling import sample
+from spec_compile.acceptance.rejection import Rejection
 
 
 class Lenient(Rejection):
@@ -25,19 +23,6 @@ class Lenient(Rejection):
     def __init__(self, lenience: float = 0.5) -> None:
         self.lenience = lenience
 
-    def __call__(
-        self,
-        draft_tokens: Tensor,
-        draft_probs: Tensor | None,
-        target_probs: Tensor,
-        uniforms: Tensor | None,
-    ) -> tuple[Tensor, Tensor]:
-        """See `Rule`. Both laws are required."""
-        if uniforms is None or draft_probs is None:
-            raise TypeError("the lenient rule needs draft_probs and uniforms")
-        draft_mass = take_tokens(draft_probs, draft_tokens)
-        target_mass = take_tokens(target_probs, draft_tokens)
-        accepted = uniforms[:, :-1] * draft_mass * self.lenience < target_mass
-        num_accepted = count_accepted(accepted)
-        law = following_law(draft_probs, target_probs, num_accepted)
-        return emit(draft_tokens, num_accepted, sample(law, uniforms[:, -1]))
+    def chance(self, draft_mass: Tensor, uniforms: Tensor) -> Tensor:
+        """See `Rejection.chance`."""
+        return super().chance(draft_mass, uniforms) * self.lenience

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from spec_compile.acceptance.base import Drafting, Rule, count_accepted, emit, require_single_draft
+from spec_compile.acceptance.base import Drafting, Rule, count_accepted, emit
 from spec_compile.sampling import sample
 
 
@@ -20,11 +20,6 @@ class Match(Rule):
     name = "match"
     exact = True
     drafting = Drafting.GREEDY
-
-    def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
-        """One uniform per position of the target: (k + 1,)."""
-        require_single_draft(self.name, num_drafts)
-        return (num_speculative_tokens + 1,)
 
     def __call__(
         self,

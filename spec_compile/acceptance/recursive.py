@@ -26,10 +26,6 @@ class Recursive(SeveralDraftsRule):
     name = "recursive"
     exact = True
 
-    def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
-        """A test per draft token, a draw per position: (K * k + k + 1,)."""
-        return (num_drafts * num_speculative_tokens + num_speculative_tokens + 1,)
-
     def accept(
         self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, uniforms: Tensor
     ) -> Accepted:

@@ -9,7 +9,7 @@ from spec_compile.acceptance.base import (
     count_accepted,
     emit,
     has_mass,
-    require_single_draft,
+    required,
     take_rows,
     take_tokens,
 )
@@ -27,10 +27,9 @@ class Rejection(Rule):
     name = "rejection"
     exact = True
 
-    def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
-        """One uniform per draft token and one for the token that follows: (k + 1,)."""
-        require_single_draft(self.name, num_drafts)
-        return (num_speculative_tokens + 1,)
+    def chance(self, draft_mass: Tensor, uniforms: Tensor) -> Tensor:
+        """What a token's target mass has to exceed: all [B, k]."""
+        return uniforms * draft_mass
 
     def __call__(
         self,
@@ -40,8 +39,7 @@ class Rejection(Rule):
         uniforms: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """See `Rule`. Both laws are required, in float32 or float64."""
-        if uniforms is None or draft_probs is None:
-            raise TypeError("the rejection rule needs draft_probs and uniforms")
+        draft_probs, uniforms = required(self.name, draft_probs, uniforms)
         num_drafted = draft_tokens.shape[-1]
         if num_drafted == 0:
             following = sample(target_probs[:, 0], uniforms[:, 0])
@@ -49,12 +47,12 @@ class Rejection(Rule):
         draft_mass = take_tokens(draft_probs, draft_tokens)
         target_mass = take_tokens(target_probs, draft_tokens)
         # Strict, and multiplied out: accepts no token that the target forbids, divides by nothing.
-        num_accepted = count_accepted(uniforms[:, :-1] * draft_mass < target_mass)
-        law = following_law(draft_probs, target_probs, num_accepted)
+        num_accepted = count_accepted(self.chance(draft_mass, uniforms[:, :-1]) < target_mass)
+        law = _following_law(draft_probs, target_probs, num_accepted)
         return emit(draft_tokens, num_accepted, sample(law, uniforms[:, -1]))
 
 
-def following_law(draft_probs: Tensor, target_probs: Tensor, num_accepted: Tensor) -> Tensor:
+def _following_law(draft_probs: Tensor, target_probs: Tensor, num_accepted: Tensor) -> Tensor:
     """Weights [B, V] of the token after the accepted ones: residual, or the target's own row.
 
     A draft row of zeros after the last draft row makes the bonus token a residual like the

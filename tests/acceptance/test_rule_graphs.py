@@ -11,6 +11,7 @@ import torch
 from scipy import stats
 
 from spec_compile.acceptance import RULES, SeveralDraftsRule
+from spec_compile.config import ACCEPTANCE_RULES, RULES_FOR_SEVERAL_DRAFTS
 from spec_compile.passes.draft_candidates import first_tokens
 from spec_compile.sampling import sample
 from tests.acceptance.graphs import Array, Bare, Graph
@@ -116,6 +117,22 @@ def _complete(output: Array, count: Array, seed: int) -> Array:
         draws = rng.random((len(missing), 1))
         output[missing, position] = (cumulative <= draws).sum(-1)
     return output
+
+
+def test_the_command_line_offers_every_rule_for_its_number_of_drafts() -> None:
+    assert set(ACCEPTANCE_RULES) == set(RULES)
+    several = {name for name, rule in RULES.items() if isinstance(rule, SeveralDraftsRule)}
+    assert set(RULES_FOR_SEVERAL_DRAFTS) == several
+
+
+@pytest.mark.parametrize("name", [n for n in SAMPLING if len(sizes(n)) == 1])
+def test_without_draft_tokens_it_draws_from_the_target(name: str) -> None:
+    (width,) = RULES[name].uniforms_shape(1, 0)
+    law = torch.tensor([[[0.25, 0.0, 0.75]]]).expand(2, 1, 3)
+    uniforms = torch.tensor([[0.2], [0.3]]).expand(2, width)
+    tokens, nothing = torch.zeros(2, 0, dtype=torch.int64), law[:, :0]
+    output, count = RULES[name](tokens, nothing, law, uniforms)
+    assert (output.tolist(), count.tolist()) == ([[0], [2]], [1, 1])
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLING if RULES[name].exact])
