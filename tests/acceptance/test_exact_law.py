@@ -133,8 +133,8 @@ def test_equal_laws(name: str) -> None:
     sizes = (0, 2) if name in SINGLE else (2, 2)
     assert law_of(name, model, model, sizes) == joint_law(model, 3)
     if name not in ("match", "fanout"):
-        # k-SEQ's division factor is bisected, and a little above its limit.
-        assert float(mean_emitted(name, model, model, sizes)) == pytest.approx(3, abs=1e-6)
+        # k-SEQ keeps a margin from the scale at which rounding would make it wrong.
+        assert float(mean_emitted(name, model, model, sizes)) == pytest.approx(3, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", SINGLE)
