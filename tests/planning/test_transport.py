@@ -13,10 +13,12 @@ from spec_compile.planning.transport import (
     fanout_acceptance,
     kseq_acceptance,
     optimal_acceptance,
+    recursive_acceptance,
 )
 from tests.acceptance.explore import mean_emitted
 from tests.acceptance.laws import Law, random_law, tree
 
+FORMULAS = (optimal_acceptance, kseq_acceptance, recursive_acceptance, fanout_acceptance)
 SIZES = [(2, 2), (3, 2), (3, 3), (4, 2), (2, 4)]
 
 
@@ -67,6 +69,10 @@ def test_the_rule_accepts_what_the_formula_says(
         accepted = mean_emitted("fanout", draft_tree, target_tree, (num_drafts, 1)) - 1
         formula = fanout_acceptance(floats[0], floats[1], num_drafts)
         assert float(accepted) == pytest.approx(formula, abs=1e-9)
+    accepted = mean_emitted("recursive", draft_tree, target_tree, (num_drafts, 1)) - 1
+    formula = recursive_acceptance(floats[0], floats[1], num_drafts)
+    assert float(accepted) == pytest.approx(formula, abs=1e-9)
+    assert formula <= optimal_acceptance(floats[0], floats[1], num_drafts) + 1e-9
     accepted = mean_emitted("kseq", draft_tree, target_tree, (num_drafts, 1)) - 1
     formula = kseq_acceptance(floats[0], floats[1], num_drafts)
     assert 0.99 * formula <= float(accepted) <= formula + 1e-9
@@ -75,7 +81,7 @@ def test_the_rule_accepts_what_the_formula_says(
 def test_more_candidates_accept_more() -> None:
     rng = np.random.default_rng(3)
     draft, target = rng.dirichlet(np.ones(50)), rng.dirichlet(np.ones(50))
-    for formula in (optimal_acceptance, kseq_acceptance, fanout_acceptance):
+    for formula in FORMULAS:
         values = [formula(draft, target, count) for count in (1, 2, 4, 8)]
         assert values == sorted(values)
         assert values[0] == pytest.approx(np.minimum(draft, target).sum())
