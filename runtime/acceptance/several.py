@@ -7,6 +7,7 @@ k + 1 of V) and decisions; see the rule of the same name in `spec_compile.accept
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from fractions import Fraction
 from typing import Any
 
 from spec_compile.runtime.acceptance.decisions import Decisions, Weights
@@ -19,28 +20,29 @@ from spec_compile.runtime.acceptance.single import (
     residual,
 )
 
-_BISECTIONS = 24
-Selection = Callable[[list[tuple[int, int]], Weights, Weights, int], int]
-"""Chooses a token from candidates (draft, token), draft law and target law at a position."""
+_SEARCHES, _INTERVALS, _POINTS = 2, 6, 16
+_MARGIN = Fraction(1, 10**5)
+Selection = Callable[[list[tuple[int, int]], Weights, Weights, int], int | Weights]
+"""Accepts a token of candidates (draft, token) by draft law and target law at a position, or gives
+the weights of the token that follows when all are rejected."""
 
 
 def kseq(
     tokens: Sequence[Tokens], draft: Sequence[Laws], target: Sequence[Laws], decide: Decisions
 ) -> list[int]:
-    """Accept each candidate with probability min(1, target / (rho * draft))."""
-    num_drafts, num_tests = len(tokens), len(tokens) * len(tokens[0])
+    """Accept each candidate with probability min(1, scale * target / draft)."""
 
     def select(
         candidates: list[tuple[int, int]], law: Weights, wanted: Weights, position: int
-    ) -> int:
-        rho = division_factor(law, wanted, len(candidates), num_drafts)
+    ) -> int | Weights:
+        scale = largest_scale(law, wanted, len(candidates))
         for index, token in candidates:
-            if decide.less(position * num_drafts + index, rho * law[token], wanted[token]):
+            if decide.less(position * len(tokens) + index, law[token], scale * wanted[token]):
                 return token
-        accepted = [min(d, t / rho) for d, t in zip(law, wanted, strict=True)]
-        tries = _tries(sum(accepted), len(candidates))
-        left = [max(t - a * tries, t * 0) for t, a in zip(wanted, accepted, strict=True)]
-        return decide.draw(num_tests + position, or_target(left, wanted))
+        taken = [min(d, scale * t) for d, t in zip(law, wanted, strict=True)]
+        missed: Any = 1 - sum(taken)
+        tests = sum(missed**index for index in range(len(candidates)))
+        return [max(t - a * tests, t * 0) for t, a in zip(wanted, taken, strict=True)]
 
     return _walk(tokens, draft, target, decide, select)
 
@@ -49,16 +51,15 @@ def recursive(
     tokens: Sequence[Tokens], draft: Sequence[Laws], target: Sequence[Laws], decide: Decisions
 ) -> list[int]:
     """Test each candidate against what those before it left of the target."""
-    num_drafts, num_tests = len(tokens), len(tokens) * len(tokens[0])
 
     def select(
         candidates: list[tuple[int, int]], law: Weights, wanted: Weights, position: int
-    ) -> int:
+    ) -> int | Weights:
         for index, token in candidates:
-            if decide.less(position * num_drafts + index, law[token], wanted[token]):
+            if decide.less(position * len(tokens) + index, law[token], wanted[token]):
                 return token
             wanted = _normal(or_target(residual(wanted, law), wanted))
-        return decide.draw(num_tests + position, wanted)
+        return wanted
 
     return _walk(tokens, draft, target, decide, select)
 
@@ -101,19 +102,40 @@ def fanout(
     return _follow(tokens, draft, target, decide, chosen, 2)
 
 
-def division_factor(draft: Weights, target: Weights, count: int, num_drafts: int) -> Any:
-    """The smallest valid rho of k-SEQ for `count` candidates, from above."""
-    one = target[0] * 0 + 1
-    low, high = one, one * count
-    for _ in range(_BISECTIONS if num_drafts > 1 else 0):
-        middle = (low + high) / 2
-        mass = sum(min(d, t / middle) for d, t in zip(draft, target, strict=True))
-        low, high = (low, middle) if _tries(mass, count) <= middle else (middle, high)
-    return high
+def largest_scale(draft: Weights, target: Weights, count: int) -> Any:
+    """The largest valid scale, 1 / rho of k-SEQ, for `count` candidates, from below."""
+    one: Any = sum(target) * 0 + 1
+    low: Any = one / count
+    high = one
+    for _ in range(_SEARCHES):
+        ends = [low + (high - low) * (one * end / _INTERVALS) for end in range(_INTERVALS + 1)]
+        masses = [sum(min(d, e * t) for d, t in zip(draft, target, strict=True)) for e in ends]
+        valid = [_is_valid(e, m, count) for e, m in zip(ends, masses, strict=True)]
+        if all(valid):
+            return one
+        # Larger than one that is not valid, none is: the search goes on in a single chord.
+        first = valid.index(False)
+        if first:
+            low = _largest_on_chord(ends[first - 1 :], masses[first - 1 :], count)
+        high = ends[first]
+    return low
 
 
-def _tries(mass: Any, count: int) -> Any:
-    return sum((1 - mass) ** index for index in range(count))
+def _largest_on_chord(ends: Sequence[Any], masses: Sequence[Any], count: int) -> Any:
+    """The last valid point from the first of the ends, which is valid, towards the second."""
+    best = ends[0]
+    for part in range(1, _POINTS):
+        share = (ends[0] * 0 + part) / _POINTS
+        point = ends[0] + (ends[1] - ends[0]) * share
+        if not _is_valid(point, masses[0] + (masses[1] - masses[0]) * share, count):
+            break
+        best = point
+    return best
+
+
+def _is_valid(scale: Any, mass: Any, count: int) -> bool:
+    margin = _MARGIN if isinstance(mass, Fraction) else float(_MARGIN)
+    return bool(scale * (1 - (1 - mass) ** count) <= mass * (1 - margin))
 
 
 def _walk(
@@ -125,15 +147,16 @@ def _walk(
 ) -> list[int]:
     alive, emitted = list(range(len(tokens))), list[int]()
     num_steps = len(tokens[0])
+    draw = len(tokens) * num_steps
     for position in range(num_steps):
         candidates = [(index, tokens[index][position]) for index in alive]
-        laws = draft[alive[0]][position], target[alive[0]][position]
-        emitted.append(select(candidates, *laws, position))
-        alive = [index for index, token in candidates if token == emitted[-1]]
-        if not alive:
-            return emitted
-    last = len(tokens) * num_steps + num_steps
-    return [*emitted, decide.draw(last, target[alive[0]][num_steps])]
+        law, wanted = draft[alive[0]][position], target[alive[0]][position]
+        chosen = select(candidates, law, wanted, position)
+        if not isinstance(chosen, int):
+            return [*emitted, decide.draw(draw, or_target(chosen, wanted))]
+        emitted.append(chosen)
+        alive = [index for index, token in candidates if token == chosen]
+    return [*emitted, decide.draw(draw, target[alive[0]][num_steps])]
 
 
 def _follow(

@@ -115,8 +115,8 @@ class SeveralDraftsRule(Rule):
     """
 
     def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
-        """Most take a test per draft token, then a draw per position: (K * k + k + 1,)."""
-        return (num_drafts * num_speculative_tokens + num_speculative_tokens + 1,)
+        """Most take a test per draft token and one draw: (K * k + 1,)."""
+        return (num_drafts * num_speculative_tokens + 1,)
 
     @abstractmethod
     def accept(

@@ -71,7 +71,8 @@ def _pass_probability(weight: Tensor, draft_probs: Tensor, target_probs: Tensor)
     ]
     chances = []
     for index, mass in enumerate(inner, start=1):
-        total = mass + 1 - weight[:, index]
+        # In this order, so that a weight of 1 leaves the mass as it is, however small.
+        total = mass + (1 - weight[:, index])
         # Nothing is left over and nothing was missing: the prefix is as good as it can be.
         chances.append(torch.where(total > 0, mass / total.clamp(min=_TINY), 1.0))
     return torch.stack([*chances, weight[:, num_drafted]], dim=1)

@@ -14,13 +14,17 @@ from spec_compile.acceptance.chain import accept_chain, num_chain_uniforms
 from spec_compile.acceptance.walk import Walk, first_or
 from spec_compile.sampling import sample
 
+_TINY = 1e-30
+
 
 class Recursive(SeveralDraftsRule):
     """Test independent drafts in turn against the residual of the one before; exact.
 
     The residual of a rejected candidate is max(0, residual - draft), normalised, and begins as the
-    target. At every position the candidates are the next tokens of the drafts still followed; one
-    draft gives `rejection`. Uniforms: K tests for each of k positions, then k + 1 draws.
+    target. All of them are max(0, target - times * draft) up to a factor, `times` growing from 0 by
+    the mass of the residual, so one number is all that is kept of each. At every position the
+    candidates are the next tokens of the drafts still followed; one draft gives `rejection`.
+    Uniforms: K tests for each of k positions, then one draw.
     """
 
     name = "recursive"
@@ -30,23 +34,35 @@ class Recursive(SeveralDraftsRule):
         self, draft_tokens: Tensor, draft_probs: Tensor, target_probs: Tensor, uniforms: Tensor
     ) -> Accepted:
         _, num_drafts, num_steps = draft_tokens.shape
-        num_tests = num_drafts * num_steps
-        draws = uniforms[:, num_tests:]
         walk = Walk(draft_tokens, draft_probs, target_probs)
+        last_times = torch.zeros_like(uniforms[:, :1])
         for position in range(num_steps):
-            draft_law, residual = walk.laws(position)
+            tests = uniforms[:, position * num_drafts : (position + 1) * num_drafts]
             tokens = draft_tokens[:, :, position]
-            passed = []
-            for draft in range(num_drafts):
-                test = uniforms[:, position * num_drafts + draft]
-                token, is_candidate = tokens[:, draft, None], walk.alive[:, draft]
-                chance = test * draft_law.gather(1, token)[:, 0]
-                passed.append(is_candidate & (chance < residual.gather(1, token)[:, 0]))
-                tested = is_candidate.to(residual.dtype)[:, None]
-                residual = left_over(residual, draft_law * tested)
-            drawn = sample(residual, draws[:, position])
-            walk.advance(position, first_or(torch.stack(passed, dim=1), tokens, drawn))
-        return walk.finish(draws[:, num_steps])
+            passed, times = _test_in_turn(walk.laws(position), tokens, walk.alive, tests)
+            last_times = torch.where(walk.going[:, None], times, last_times)
+            walk.advance(position, passed)
+        draft_law, target_law = walk.last_laws()
+        residual = (target_law - draft_law * last_times).relu()
+        return walk.finish(residual, target_law, uniforms[:, -1])
+
+
+def _test_in_turn(
+    laws: tuple[Tensor, Tensor], tokens: Tensor, alive: Tensor, tests: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Which of the tokens [B, K] pass, and `times` [B, 1] once all that are alive were rejected."""
+    draft_law, target_law = laws
+    drafted, wanted = draft_law.gather(1, tokens), target_law.gather(1, tokens)
+    times = torch.zeros_like(tests[:, :1])
+    mass = torch.ones_like(times)
+    passed = []
+    for index in range(tokens.shape[1]):
+        if index:
+            mass = (target_law - draft_law * times).relu().sum(dim=-1, keepdim=True)
+        one = slice(index, index + 1)
+        passed.append((times + tests[:, one] * mass) * drafted[:, one] < wanted[:, one])
+        times = times + mass * alive[:, one].to(mass.dtype)
+    return torch.cat(passed, dim=1), times
 
 
 class RecursiveWithoutReplacement(SeveralDraftsRule):
@@ -85,9 +101,6 @@ class RecursiveWithoutReplacement(SeveralDraftsRule):
         chosen = first_or(torch.stack(passed, dim=1), first, drawn)
         drafts = (draft_tokens, draft_probs, target_probs)
         return accept_chain(*drafts, chosen, uniforms[:, num_drafts + 1 :])
-
-
-_TINY = 1e-30
 
 
 def left_over(residual: Tensor, law: Tensor) -> Tensor:

@@ -46,6 +46,19 @@ def kseq_acceptance(draft: Law, target: Law, num_drafts: int) -> float:
     return 1 - (1 - _beta(draft, target, high)) ** num_drafts
 
 
+def recursive_acceptance(draft: Law, target: Law, num_drafts: int) -> float:
+    """What `recursive` accepts: each candidate against the residual of those before it."""
+    rejected, left = 1.0, target.astype(np.float64)
+    for _ in range(num_drafts):
+        residual = np.maximum(left - draft, 0.0)
+        mass = float(residual.sum())
+        rejected *= mass
+        if mass == 0:
+            break
+        left = residual / mass
+    return 1 - rejected
+
+
 def fanout_acceptance(draft: Law, target: Law, num_drafts: int) -> float:
     """What `fanout` accepts at its first position: the K - 1 best tokens, and one of the others."""
     order = np.argsort(-draft, kind="stable")
