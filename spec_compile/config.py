@@ -24,6 +24,11 @@ NOT_QUANTIZED = "none"
 DEFAULT_MAX_LENGTH = 1024
 
 
+def default_acceptance(num_drafts: int) -> str:
+    """The rule for those who name none: exact, and what accepts most where one has to be drawn."""
+    return "block" if num_drafts == 1 else "fanout"
+
+
 @dataclass(frozen=True)
 class SpecConfig:
     """Options of one compile.
@@ -49,7 +54,7 @@ class SpecConfig:
     """
 
     num_speculative_tokens: int = 4
-    acceptance: str = "rejection"
+    acceptance: str = "block"
     fusion: str = "verify"
     backend: str = "onnxruntime"
     dtype: str = "float32"

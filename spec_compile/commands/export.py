@@ -18,6 +18,7 @@ from spec_compile.config import (
     NOT_QUANTIZED,
     QUANTIZATIONS,
     SpecConfig,
+    default_acceptance,
 )
 from spec_compile.errors import ConfigError
 
@@ -93,9 +94,9 @@ def _add_draft_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--acceptance",
-        default=default.acceptance,
         metavar="RULE",
-        help=_choices("acceptance rule", ACCEPTANCE_RULES),
+        help=f"acceptance rule; one of {', '.join(ACCEPTANCE_RULES)} (default "
+        f"{default_acceptance(1)}, for several drafts {default_acceptance(2)})",
     )
     parser.add_argument(
         "--num-drafts",
@@ -170,7 +171,7 @@ def _report(folder: Path, seconds: float, progress: CompileSteps, timing: Timing
 def _config(args: argparse.Namespace) -> SpecConfig:
     return SpecConfig(
         num_speculative_tokens=args.num_speculative_tokens,
-        acceptance=args.acceptance,
+        acceptance=args.acceptance or default_acceptance(args.num_drafts),
         fusion=args.fusion,
         backend=args.backend,
         dtype=args.dtype,

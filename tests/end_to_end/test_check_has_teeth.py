@@ -79,7 +79,7 @@ def verdicts(
 ) -> dict[str, str]:
     """Outcome of each check of a bundle compiled with `rule` in place of `rejection`."""
     monkeypatch.setattr(pipeline, "RULES", MappingProxyType({**RULES, "rejection": rule}))
-    config = SpecConfig(num_speculative_tokens=2, max_length=MAX_LENGTH)
+    config = SpecConfig(2, "rejection", max_length=MAX_LENGTH)
     compile_pair(str(folders("target")), str(folders("random")), folder / "bundle", config)
     report = check_bundle(folder / "bundle", OPTIONS)
     return {result.name: result.status for result in report.results}

@@ -229,7 +229,10 @@ def test_tokenizer_larger_than_the_head(tmp_path: Path, export: ExportCommand) -
         (["--draft-vocab", "8"], "draft_vocab and draft_vocab_text go together"),
         (["--quantize", "int3"], "quantize='int3' is not supported; choose one of int8, int4"),
         (["--quantize-draft", "fp8"], "quantize_draft='fp8' is not supported"),
-        (["--num-drafts", "2"], "acceptance='rejection' takes one draft a round, not 2"),
+        (
+            ["--num-drafts", "2", "--acceptance", "rejection"],
+            "acceptance='rejection' takes one draft a round, not 2",
+        ),
         (["--num-drafts", "0"], "num_drafts=0 must be a whole number"),
         (["--acceptance", "kseq"], "acceptance='kseq' takes several drafts"),
         (
