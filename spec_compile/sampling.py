@@ -62,7 +62,7 @@ def process_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     sorts = (top_k > 0) | (top_p < 1)
     cut = _find_cut(scaled, top_k, top_p, ~sorts)
     plain = ~(greedy | sorts | (min_p > 0))
-    return _branch(plain.all(), _softmax, _filtered, (scaled, cut, min_p, greedy))
+    return _branch(plain.all(), _softmax, _not_plain, (scaled, cut, min_p, greedy))
 
 
 def sample(probs: Tensor, uniforms: Tensor) -> Tensor:
@@ -113,6 +113,14 @@ def _branch(
 
 def _softmax(scaled: Tensor, *_: Tensor) -> Tensor:
     return torch.softmax(scaled, dim=-1)
+
+
+def _not_plain(scaled: Tensor, cut: Tensor, min_p: Tensor, greedy: Tensor) -> Tensor:
+    return _branch(greedy.all(), _one_hot, _filtered, (scaled, cut, min_p, greedy))
+
+
+def _one_hot(scaled: Tensor, *_: Tensor) -> Tensor:
+    return torch.zeros_like(scaled).scatter(-1, argmax(scaled)[..., None], 1.0)
 
 
 def _filtered(scaled: Tensor, cut: Tensor, min_p: Tensor, greedy: Tensor) -> Tensor:
