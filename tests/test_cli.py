@@ -142,14 +142,14 @@ def test_wrong_usage_is_code_2(arguments: list[str], capsys: pytest.CaptureFixtu
 def test_inspect_tells_what_is_inside(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", bundle]) == 0
     text = capsys.readouterr().out
-    for part in ("block (exact", "graph verify", "TensorScatter", "verify.onnx", "apache-2.0"):
+    for part in ("rejection (exact", "graph verify", "TensorScatter", "verify.onnx", "apache-2.0"):
         assert part in text
 
 
 def test_inspect_json(bundle: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", bundle, "--json"]) == 0
     raw = json.loads(capsys.readouterr().out)
-    assert raw["config"]["acceptance"] == "block"
+    assert raw["config"]["acceptance"] == "rejection"
     assert raw["operators"]["draft"]["TensorScatter"] == 2
     assert set(raw["graphs"]) == {"draft", "verify", "target"}
 

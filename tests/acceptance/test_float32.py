@@ -10,7 +10,6 @@ from torch import Tensor
 from spec_compile.acceptance import RULES, SeveralDraftsRule
 from spec_compile.acceptance import block as block_module
 from spec_compile.acceptance import fanout as fanout_module
-from spec_compile.acceptance import lenient as lenient_module
 from spec_compile.acceptance import recursive as recursive_module
 from spec_compile.acceptance import rejection as rejection_module
 from spec_compile.acceptance import walk as walk_module
@@ -22,7 +21,6 @@ V, K = 150_000, 4
 MODULES = (
     block_module,
     fanout_module,
-    lenient_module,
     recursive_module,
     rejection_module,
     walk_module,
