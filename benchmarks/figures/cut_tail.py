@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -9,32 +10,38 @@ import onnx
 _HEADS = frozenset({"Gemm", "MatMul", "MatMulNBits", "FusedMatMul"})
 
 
-def cut_tail(path: Path, vocab_size: int, cache_outputs: list[str]) -> tuple[bytes, str]:
+def cut_tail(
+    path: Path, vocab_size: int, caches: Mapping[str, str]
+) -> tuple[bytes, str, dict[str, str]]:
     """Cut a verify graph behind its head.
 
     The head is the last matrix product with a weight that has `vocab_size` among its sizes. The
     graph's outputs become the caches and the head's output [k + 1, V]; whatever only the old
     outputs needed (sampling transforms, acceptance, and the inputs they read) is removed. Weights
-    stay external, in the files beside `path`.
+    stay external, in the files beside `path`. With several drafts the caches are cut behind the
+    draft tokens' entries: that the accepted ones are moved together counts as tail.
 
     Args:
         path: the ONNX file.
         vocab_size: V.
-        cache_outputs: names of the outputs to keep.
+        caches: names of the cache outputs, each with that of the input it aliases.
 
     Returns:
-        The model's bytes, and the name of the logits.
+        The model's bytes, the name of the logits, and what the caches are called: output by input.
 
     Raises:
         SystemExit: no such matrix product.
     """
     model = onnx.load(path, load_external_data=False)
     logits = _head_output(model.graph, vocab_size)
-    kept = {logits, *cache_outputs}
+    written = {name: _written(model.graph, name, output) for output, name in caches.items()}
+    kept = {logits, *written.values()}
     nodes = _needed_nodes(model.graph, kept)
     read = {name for node in nodes for name in _inputs(node)}
-    outputs = [output for output in model.graph.output if output.name in cache_outputs]
-    outputs.append(onnx.helper.make_tensor_value_info(logits, onnx.TensorProto.FLOAT, None))
+    outputs = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None)
+        for name in (*written.values(), logits)
+    ]
     inputs = [value for value in model.graph.input if value.name in read]
     weights = [tensor for tensor in model.graph.initializer if tensor.name in read]
     graph = onnx.helper.make_graph(nodes, "verify_without_tail", inputs, outputs, weights)
@@ -45,7 +52,15 @@ def cut_tail(path: Path, vocab_size: int, cache_outputs: list[str]) -> tuple[byt
         functions=model.functions,
         ir_version=model.ir_version,
     )
-    return cut.SerializeToString(), logits
+    return cut.SerializeToString(), logits, written
+
+
+def _written(graph: onnx.GraphProto, cache: str, output: str) -> str:
+    """The cache with the new tokens' entries, before any are moved."""
+    for node in graph.node:
+        if node.op_type == "TensorScatter" and node.input[0] == cache:
+            return str(node.output[0])
+    return output
 
 
 def _head_output(graph: onnx.GraphProto, vocab_size: int) -> str:

@@ -49,7 +49,7 @@ def verify_cost(folder: Path, valid: int, repeat: int, num_threads: int | None) 
     graph = decoder.manifest.graphs["verify"]
     path = decoder.bundle.path(graph.file)
     whole = GraphCall(path, path.parent, num_threads)
-    calls = {_CUT: _cut_call(decoder, arrays, num_threads)}
+    calls = {_CUT: call_without_tail(decoder, arrays, num_threads)}
     for name, options in SETTINGS.items():
         given = arrays | _sampling(arrays, options)
         calls[name] = whole.bind(given, verify_outputs(decoder, given))
@@ -81,14 +81,17 @@ def verify_cost(folder: Path, valid: int, repeat: int, num_threads: int | None) 
     return Figure(title, columns, rows, data, num_threads)
 
 
-def _cut_call(decoder: Decoder, arrays: Arrays, num_threads: int | None) -> Callable[[], None]:
+def call_without_tail(
+    decoder: Decoder, arrays: Arrays, num_threads: int | None
+) -> Callable[[], None]:
+    """The verify graph up to its logits, bound to the same caches."""
     graph = decoder.manifest.graphs["verify"]
     path = decoder.bundle.path(graph.file)
-    caches = [tensor.name for tensor in graph.outputs if tensor.alias_of is not None]
-    model, logits = cut_tail(path, decoder.manifest.vocab_size, caches)
-    bound = verify_outputs(decoder, arrays)
-    rows = decoder.manifest.config.num_speculative_tokens + 1
-    outputs = {name: bound[name] for name in caches}
+    caches = {t.name: t.alias_of for t in graph.outputs if t.alias_of is not None}
+    model, logits, written = cut_tail(path, decoder.manifest.vocab_size, caches)
+    config = decoder.manifest.config
+    rows = config.num_drafts * config.num_speculative_tokens + 1
+    outputs = {output: arrays[cache] for cache, output in written.items()}
     outputs[logits] = np.zeros((rows, decoder.manifest.vocab_size), dtype=np.float32)
     return GraphCall(model, path.parent, num_threads).bind(arrays, outputs)
 
