@@ -15,21 +15,34 @@ from spec_compile.check import CheckOptions, check_bundle
 from spec_compile.config import SpecConfig
 from spec_compile.driver import compile as compile_pair
 from spec_compile.errors import ConfigError
-from spec_compile.export.quantize import BLOCK, quantise_rows
+from spec_compile.export.quantize import quantise_rows
 from spec_compile.runtime.api import load
 from tests.helpers.tiny_models import save_tiny_model, write_tokenizer
 
 WIDTH = 64
 
 
-@pytest.mark.parametrize("bits", [8, 4])
-@pytest.mark.parametrize("shape", [(5, 32), (7, 96), (3, 40)])
-def test_every_weight_is_off_by_half_a_step_at_most(bits: int, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    "bits, shape, size",
+    [
+        (8, (5, 32), 32),
+        (8, (3, 40), 32),
+        (8, (7, 192), 64),
+        (8, (2, 256), 128),
+        (4, (5, 32), 32),
+        (4, (3, 40), 32),
+        (4, (2, 256), 32),
+    ],
+)
+def test_every_weight_is_off_by_half_a_step_at_most(
+    bits: int, shape: tuple[int, int], size: int
+) -> None:
     matrix = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     blocks = quantise_rows(matrix, bits)
-    assert blocks.data.shape == (shape[0], -(-shape[1] // BLOCK), BLOCK * bits // 8)
+    assert blocks.size == size
+    assert blocks.data.shape == (shape[0], -(-shape[1] // size), size * bits // 8)
     restored = blocks.dequantised()[:, : shape[1]]
-    step = np.repeat(np.abs(blocks.scales), BLOCK, axis=1)[:, : shape[1]]
+    step = np.repeat(np.abs(blocks.scales), size, axis=1)[:, : shape[1]]
     # One end of the symmetric range is a step short: the largest value may be off by a whole one.
     inside = np.abs(matrix) < np.abs(step) * ((1 << (bits - 1)) - 1)
     assert (np.abs(restored - matrix) <= step * 0.5001)[inside].all()
