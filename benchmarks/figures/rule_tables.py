@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,13 @@ from spec_compile.checking.contexts import long_context
 from spec_compile.runtime.api import load
 
 
-def rule_speed(
-    folders: list[Path],
-    temperatures: list[float],
-    max_new_tokens: int,
-    repeat: int,
-    num_threads: int | None,
-) -> Figure:
+def rule_speed(folders: list[Path], temperatures: list[float], options: BenchOptions) -> Figure:
     """Each bundle against its own target alone, in turn: tokens a round and a second."""
     rows: list[list[Cell]] = []
     data: dict[str, Any] = {}
     for folder in folders:
         for temperature in temperatures:
-            options = BenchOptions(
-                temperature=temperature,
-                repeat=repeat,
-                max_new_tokens=max_new_tokens,
-                num_threads=num_threads,
-            )
-            report = bench_bundles([folder], options)
+            report = bench_bundles([folder], replace(options, temperature=temperature))
             data[f"{folder.name} at {temperature:g}"] = report
             config = report["bundles"][str(folder)]["config"]
             rows.append([*_rule(config), f"{temperature:g}", *_speed(report["results"])])
@@ -50,8 +39,9 @@ def rule_speed(
         "tokens/s",
         "of target-only",
     ]
-    title = f"20 prompts x {max_new_tokens} tokens, each rule and its target alone in turn"
-    return Figure(title, columns, rows, data, num_threads)
+    length = options.max_new_tokens
+    title = f"20 prompts x {length} tokens, each rule and its target alone in turn"
+    return Figure(title, columns, rows, data, options.num_threads)
 
 
 def rule_tails(folders: list[Path], valid: int, repeat: int, num_threads: int | None) -> Figure:
