@@ -1,4 +1,4 @@
-"""An engine that takes down how long each graph call took; the calls themselves stay as they are."""
+"""An engine that takes down how long each graph call took, and changes nothing else."""
 
 from __future__ import annotations
 

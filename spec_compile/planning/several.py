@@ -8,6 +8,7 @@ from math import comb
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spec_compile.planning.observation import Chances, Observation
 from spec_compile.planning.single import Block
@@ -101,7 +102,8 @@ def kseq(seen: Observation, count: int) -> tuple[Chances, float]:
     accepted = np.minimum(seen.draft, seen.target / division_factor(seen.draft, seen.target, count))
     missed = max(0.0, 1.0 - float(accepted.sum()))
     one = float(accepted[seen.token])
-    chances = one * missed ** np.arange(count) / float(seen.target[seen.token])
+    reached = np.array([missed**index for index in range(count)])
+    chances = np.asarray(one * reached / float(seen.target[seen.token]))
     same = (float(seen.draft[seen.token]) - one) / missed if missed > _NO_MASS else 0.0
     return chances, same
 
@@ -120,11 +122,8 @@ def recursive_wor(seen: Observation, num_drafts: int) -> float:
 
     Rejected candidates are drawn, a few times over, from the law that they have once rejected.
     """
-    if num_drafts == 1 or np.count_nonzero(seen.draft) == 1:
-        samples = 1
-    else:
-        samples = _SAMPLES
-    drawn = [_one_wor(seen, num_drafts) for _ in range(samples)]
+    certain = num_drafts == 1 or np.count_nonzero(seen.draft) == 1
+    drawn = [_one_wor(seen, num_drafts) for _ in range(1 if certain else _SAMPLES)]
     return float(np.mean(drawn)) / float(seen.target[seen.token])
 
 
@@ -150,10 +149,10 @@ def _best_left(seen: Observation, gone: list[int]) -> int:
     return next((int(token) for token in seen.ranked if token not in gone), gone[0])
 
 
-def _without(law: Chances, gone: Chances, otherwise: int) -> Chances:
+def _without(law: Chances, gone: NDArray[np.int64], otherwise: int) -> Chances:
     """`law` without some tokens, normalised; `otherwise` for certain where nothing is left."""
     kept = law.copy()
-    kept[gone.astype(np.int64)] = 0.0
+    kept[gone] = 0.0
     mass = float(kept.sum())
     if mass > _NO_MASS:
         return np.asarray(kept / mass)
@@ -171,7 +170,6 @@ def _left_over(target: Chances, law: Chances) -> tuple[Chances, float]:
 
 def _binomial(count: int, chance: float) -> Chances:
     """Probabilities of 0, 1, .. `count` successes."""
-    chance = min(max(chance, 0.0), 1.0)
-    return np.array(
-        [comb(count, hits) * chance**hits * (1 - chance) ** (count - hits) for hits in range(count + 1)]
-    )
+    hits, yes = np.arange(count + 1), min(max(chance, 0.0), 1.0)
+    ways = np.array([comb(count, number) for number in hits])
+    return np.asarray(ways * yes**hits * (1 - yes) ** (count - hits))

@@ -31,7 +31,7 @@ class Text:
     """
 
     def __init__(self, models: Mapping[Choice, RuleModel], counts: Sequence[int]) -> None:
-        self._models, self._counts = models, counts
+        self._models, self.counts = models, tuple(counts)
         self._seen: dict[Choice, list[Chances]] = {choice: [] for choice in models}
         self._ceilings: list[list[float]] = []
         self.token_ids: list[int] = []
@@ -42,7 +42,7 @@ class Text:
         for choice, model in self._models.items():
             self._seen[choice].append(model.observe(seen))
         laws = seen.draft, seen.target
-        self._ceilings.append([optimal_acceptance(*laws, count) for count in self._counts])
+        self._ceilings.append([optimal_acceptance(*laws, count) for count in self.counts])
 
     def survival(self, choice: Choice, num_speculative_tokens: int) -> Chances:
         """See `RuleModel.survival`."""
