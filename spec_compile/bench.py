@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from spec_compile.benchmarking.machine import describe_machine, versions
-from spec_compile.benchmarking.measure import Variant, Workload, run_interleaved, variants_of
+from spec_compile.benchmarking.measure import (
+    SPECULATIVE,
+    Tick,
+    Workload,
+    run_interleaved,
+    variants_of,
+)
+from spec_compile.benchmarking.memory import measure_memory
 from spec_compile.checking.contexts import bench_prompts
 from spec_compile.checking.result import Progress, no_progress
 from spec_compile.errors import ConfigError
+from spec_compile.planning.models import Choice
+from spec_compile.planning.predict import law_source, measure, num_ticks
 from spec_compile.runtime.api import Decoder, load
 from spec_compile.runtime.requests import GenerationOptions, Options
 
@@ -28,11 +37,15 @@ class BenchOptions:
         max_new_tokens: tokens for each prompt; EOS does not end an output.
         repeat: measured passes over all prompts; figures are their medians.
         warm_up: passes before them that are thrown away.
-        temperature, top_k, top_p, min_p: sampling options; 0 is greedy.
-        batch_size: prompts decoded side by side.
+        temperatures: each measured by itself; 0 is greedy.
+        top_k, top_p, min_p: further sampling options.
+        batch_sizes: prompts decoded side by side; each measured by itself.
         num_threads: threads of one graph call; None leaves the choice to the engine.
         seed: of the random numbers.
         verify_hash: compare every file with its SHA-256 on loading.
+        memory: also start a process for each bundle that measures its peak memory.
+        predict: also predict the speed-up of each bundle of fusion `verify`, as `plan` does; None
+            does so where there are bundles of several k, and laws can be had.
 
     Raises:
         ConfigError: a value that no measurement can use.
@@ -42,26 +55,33 @@ class BenchOptions:
     max_new_tokens: int = 128
     repeat: int = 3
     warm_up: int = 1
-    temperature: float = 0.0
+    temperatures: Sequence[float] = (0.0,)
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
-    batch_size: int = 1
+    batch_sizes: Sequence[int] = (1,)
     num_threads: int | None = None
     seed: int = 0
     verify_hash: bool = True
+    memory: bool = True
+    predict: bool | None = False
 
     def __post_init__(self) -> None:
-        GenerationOptions(**self.generation()).row_seeds(1)
-        for name, least in (("repeat", 1), ("warm_up", 0), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least {least}")
+        for name in ("temperatures", "batch_sizes"):
+            if not getattr(self, name):
+                raise ConfigError(f"{name} is empty; give at least one")
+        for temperature in self.temperatures:
+            GenerationOptions(**self.generation(temperature)).row_seeds(1)
+        numbers = [("repeat", self.repeat, 1), ("warm_up", self.warm_up, 0)]
+        for name, value, least in [*numbers, *(("batch_size", b, 1) for b in self.batch_sizes)]:
+            if value < least:
+                raise ConfigError(f"{name}={value} must be at least {least}")
 
-    def generation(self) -> Options:
-        """The options of every generation."""
+    def generation(self, temperature: float) -> Options:
+        """The options of every generation at this temperature."""
         return {
             "max_new_tokens": self.max_new_tokens,
-            "temperature": self.temperature,
+            "temperature": temperature,
             "top_k": self.top_k,
             "top_p": self.top_p,
             "min_p": self.min_p,
@@ -83,8 +103,9 @@ def bench_bundles(
         progress: told of each generation.
 
     Returns:
-        `machine`, `versions`, `workload`, and `results`: for each bundle the figures of
-        `target-only` and of `speculative` decoding, ready for JSON.
+        `machine`, `versions`, `workload`, `bundles`, and `results`: for each batch size,
+        temperature and bundle the figures of `target-only` and of `speculative` decoding, ready
+        for JSON.
 
     Raises:
         SpecCompileError: a bundle that cannot be opened or cannot serve the prompts.
@@ -94,31 +115,71 @@ def bench_bundles(
         load(path, num_threads=options.num_threads, verify_hash=options.verify_hash)
         for path in paths
     ]
-    pairs = [variants_of(str(path), d) for path, d in zip(paths, decoders, strict=True)]
     prompts = _shared_prompts(decoders, options)
-    workload = _workload(prompts, decoders, options)
-    variants = [variant for pair in pairs for variant in pair]
-    run_interleaved(variants, workload, partial(progress, _STAGE))
+    _check_batch_sizes(decoders, options)
+    settings = list(itertools.product(options.batch_sizes, options.temperatures))
+    results: list[dict[str, Any]] = []
+    for number, setting in enumerate(settings):
+
+        def tick(done: int, total: int, number: int = number) -> None:
+            progress(_STAGE, number * total + done, len(settings) * total)
+
+        found = _measure_setting(paths, decoders, prompts, options, setting, tick)
+        results += [_of_setting(one, setting) for one in found]
+    if options.predict or (options.predict is None and _has_sweep(decoders, prompts, options)):
+        _add_predictions(results, paths, decoders, prompts, options, progress)
+    given = {k: v for k, v in vars(options).items() if k not in ("prompts", "num_threads")}
+    given |= {name: list(given[name]) for name in ("temperatures", "batch_sizes")}
     return {
         "machine": describe_machine(options.num_threads),
         "versions": versions(),
         "workload": {
             "prompts": len(prompts),
             "prompt_tokens": [len(prompt) for prompt in prompts],
-            **{k: v for k, v in vars(options).items() if k not in ("prompts", "num_threads")},
+            **given,
         },
-        "bundles": {str(path): _describe(d) for path, d in zip(paths, decoders, strict=True)},
-        "results": [figures for pair in pairs for figures in _figures(*pair)],
+        "bundles": {
+            str(path): _describe(decoder, options)
+            for path, decoder in zip(paths, decoders, strict=True)
+        },
+        "results": results,
     }
 
 
-def _figures(baseline: Variant, speculative: Variant) -> list[dict[str, Any]]:
-    return [one.figures(baseline) for one in (baseline, speculative)]
+def _measure_setting(
+    paths: Sequence[str | os.PathLike[str]],
+    decoders: Sequence[Decoder],
+    prompts: Sequence[Sequence[int]],
+    options: BenchOptions,
+    setting: tuple[int, float],
+    tick: Tick,
+) -> list[dict[str, Any]]:
+    """Figures of every bundle at one batch size and temperature."""
+    size, temperature = setting
+    pairs = [variants_of(str(path), d) for path, d in zip(paths, decoders, strict=True)]
+    groups = [prompts[first : first + size] for first in range(0, len(prompts), size)]
+    asked = options.generation(temperature)
+    workload = Workload(groups, asked, options.repeat, options.warm_up)
+    run_interleaved([variant for pair in pairs for variant in pair], workload, tick)
+    return [one.figures(pair[0]) for pair in pairs for one in pair]
 
 
-def _describe(decoder: Decoder) -> dict[str, Any]:
+def _of_setting(figures: dict[str, Any], setting: tuple[int, float]) -> dict[str, Any]:
+    """`figures` with batch size and temperature, behind the bundle and the mode."""
+    size, temperature = setting
+    head = {name: figures[name] for name in ("bundle", "mode")}
+    return {**head, "batch_size": size, "temperature": temperature, **figures}
+
+
+def _describe(decoder: Decoder, options: BenchOptions) -> dict[str, Any]:
     manifest = decoder.manifest
-    return {"config": vars(manifest.config), "created_by": dict(manifest.created_by)}
+    memory = measure_memory(decoder.bundle.folder, options.num_threads) if options.memory else {}
+    return {
+        "config": vars(manifest.config),
+        "models": {name: model.source for name, model in manifest.models.items()},
+        "created_by": dict(manifest.created_by),
+        **memory,
+    }
 
 
 def _shared_prompts(decoders: Sequence[Decoder], options: BenchOptions) -> list[list[int]]:
@@ -136,16 +197,86 @@ def _shared_prompts(decoders: Sequence[Decoder], options: BenchOptions) -> list[
     return prompts
 
 
-def _workload(
-    prompts: Sequence[Sequence[int]], decoders: Sequence[Decoder], options: BenchOptions
-) -> Workload:
+def _check_batch_sizes(decoders: Sequence[Decoder], options: BenchOptions) -> None:
     for decoder in decoders:
         config = decoder.manifest.config
-        if options.batch_size > config.batch_size:
+        if max(options.batch_sizes) > config.batch_size:
             raise ConfigError(
-                f"batch_size={options.batch_size} is more than the {config.batch_size} rows that "
-                f"{decoder.bundle.folder} was exported for"
+                f"batch_size={max(options.batch_sizes)} is more than the {config.batch_size} rows "
+                f"that {decoder.bundle.folder} was exported for"
             )
-    size = options.batch_size
-    groups = [prompts[first : first + size] for first in range(0, len(prompts), size)]
-    return Workload(groups, options.generation(), options.repeat, options.warm_up)
+
+
+def _add_predictions(
+    results: Sequence[dict[str, Any]],
+    paths: Sequence[str | os.PathLike[str]],
+    decoders: Sequence[Decoder],
+    prompts: Sequence[Sequence[int]],
+    options: BenchOptions,
+    progress: Progress,
+) -> None:
+    """Give speculative results of one row a `predicted_speed_up`, as `plan` foresees it.
+
+    Raises:
+        ConfigError: there is no bundle to measure laws with.
+    """
+    named = dict(zip(map(str, paths), decoders, strict=True))
+    able = {name: d for name, d in named.items() if d.manifest.config.fusion == "verify"}
+    _check_room(list(able.values()), prompts, options)
+    configs = {name: d.manifest.config for name, d in able.items()}
+    wanted = {name: Choice(c.acceptance, c.num_drafts) for name, c in configs.items()}
+    sizes = [(c.num_speculative_tokens, c.num_drafts) for c in configs.values()]
+    for temperature in options.temperatures:
+        sampling = (temperature, options.top_k, options.top_p, options.min_p)
+        measured = measure(
+            list(able.values()),
+            prompts,
+            sampling,
+            list(dict.fromkeys(wanted.values())),
+            sizes,
+            options.max_new_tokens,
+            options.seed,
+            _ticks(progress, num_ticks(list(able.values()), len(prompts), list(wanted.values()))),
+        )
+        for one in results:
+            mine = one["bundle"] in able and one["mode"] == SPECULATIVE
+            if mine and (one["batch_size"], one["temperature"]) == (1, temperature):
+                choice = wanted[one["bundle"]]
+                found = measured.predict(choice, one["num_speculative_tokens"])
+                if found is not None:
+                    one["predicted_speed_up"] = found.speed_up
+                    one["predicted_block_efficiency"] = found.block_efficiency
+
+
+def _has_sweep(
+    decoders: Sequence[Decoder], prompts: Sequence[Sequence[int]], options: BenchOptions
+) -> bool:
+    """Whether there are bundles of several k, and one to foresee their speed with."""
+    able = [decoder for decoder in decoders if decoder.manifest.config.fusion == "verify"]
+    if len({decoder.manifest.config.num_speculative_tokens for decoder in able}) < 2:
+        return False
+    try:
+        law_source(able)
+        _check_room(able, prompts, options)
+    except ConfigError:
+        return False
+    return True
+
+
+def _check_room(
+    decoders: Sequence[Decoder], prompts: Sequence[Sequence[int]], options: BenchOptions
+) -> None:
+    if not decoders:
+        raise ConfigError("--predict needs a bundle of fusion verify")
+    capacity = min(decoder.manifest.config.max_length for decoder in decoders)
+    if max(map(len, prompts)) + options.max_new_tokens > capacity:
+        raise ConfigError(
+            f"--predict continues every prompt by {options.max_new_tokens} tokens, which does not "
+            f"fit into the {capacity} tokens that a row holds; give fewer"
+        )
+
+
+def _ticks(progress: Progress, total: int) -> Callable[[], None]:
+    """Counts up to `total` in `progress`."""
+    done = itertools.count(1)
+    return lambda: progress("predict", min(next(done), total), total)

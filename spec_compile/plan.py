@@ -13,7 +13,7 @@ from spec_compile.checking.contexts import bench_prompts
 from spec_compile.checking.result import Progress, no_progress
 from spec_compile.errors import ConfigError
 from spec_compile.planning.costs import Size
-from spec_compile.planning.models import Choice, choices, differs, exact_rules, serves
+from spec_compile.planning.models import Choice, choices, exact_rules, serves
 from spec_compile.planning.predict import Measured, Prediction, law_source, measure, num_ticks
 from spec_compile.runtime.api import Decoder, load
 from spec_compile.runtime.requests import GenerationOptions
@@ -132,11 +132,18 @@ def plan_bundles(
         "workload": {
             "prompts": len(prompts),
             "prompt_tokens": [len(prompt) for prompt in prompts],
-            **{k: v for k, v in vars(options).items() if k not in ("prompts", "num_threads")},
+            **_plain(options),
         },
         "settings": [_setting(*each, wanted, sizes) for each in found],
         "pick": _pick(found, wanted, sizes),
     }
+
+
+def _plain(options: PlanOptions) -> dict[str, Any]:
+    """The options that shape a plan, ready for JSON."""
+    hidden = ("prompts", "num_threads", "verify_hash")
+    given = {name: value for name, value in vars(options).items() if name not in hidden}
+    return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
 
 
 def _setting(
@@ -156,7 +163,7 @@ def _setting(
         "grid": [
             one.as_dict()
             for choice in wanted
-            if differs(choice, temperature) and serves(choice, temperature, 1)
+            if serves(choice, temperature, 1)
             for one in _predictions(measured, choice, temperature, sizes)
         ],
     }

@@ -17,6 +17,7 @@ from spec_compile.commands.tables import table
 from spec_compile.config import ACCEPTANCE_RULES, QUANTIZATIONS, SpecConfig
 from spec_compile.errors import ConfigError
 from spec_compile.plan import PlanOptions, plan_bundles
+from spec_compile.planning.models import Choice, differs
 from spec_compile.prompts import read_prompt_file
 
 _LARGEST_K = 6
@@ -188,7 +189,7 @@ def _describe_setting(setting: dict[str, Any]) -> Iterator[str]:
         f"temperature {setting['temperature']:g}: target-only {alone['tokens_per_second']:.1f} "
         f"tokens/s, {alone['target_ms']:.2f} ms a call"
     )
-    grid = setting["grid"]
+    grid = _worth_showing(setting)
     sizes = sorted({one["num_speculative_tokens"] for one in grid})
     rows = [["rule", "drafts", *(f"k = {k}" for k in sizes)]]
     for rule, count in dict.fromkeys((one["rule"], one["num_drafts"]) for one in grid):
@@ -209,6 +210,15 @@ def _describe_setting(setting: dict[str, Any]) -> Iterator[str]:
         ceiling = setting["transport_ceiling"].items()
         shown = ", ".join(f"{count}: {value:.3f}" for count, value in ceiling)
         yield f"accepted at one position by optimal transport, by number of drafts: {shown}"
+
+
+def _worth_showing(setting: dict[str, Any]) -> list[dict[str, Any]]:
+    """The grid without what is the rule `greedy` under another name."""
+    grid: list[dict[str, Any]] = setting["grid"]
+    if not any(one["rule"] == "greedy" for one in grid):
+        return grid
+    temperature = setting["temperature"]
+    return [one for one in grid if differs(Choice(one["rule"], one["num_drafts"]), temperature)]
 
 
 def _cell(one: dict[str, Any] | None) -> str:

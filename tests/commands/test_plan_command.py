@@ -11,7 +11,7 @@ import pytest
 from spec_compile.cli import main
 from spec_compile.plan import PlanOptions, plan_bundles
 from spec_compile.planning.costs import BETWEEN, ESTIMATED, MEASURED, Costs, RoundTimes
-from spec_compile.planning.models import Choice
+from spec_compile.planning.models import Choice, exact_rules
 from spec_compile.planning.predict import law_source, measure
 from spec_compile.runtime.api import Decoder, load
 from tests.helpers.toy_bundle import Toy, write_toy_bundle
@@ -87,7 +87,7 @@ def test_the_report(folders: tuple[str, str]) -> None:
         ceiling = setting["transport_ceiling"]
         assert 0 < ceiling["1"] <= ceiling["2"] <= 1
     greedy, sampled = ({one["rule"] for one in s["grid"]} for s in report["settings"])
-    assert greedy == {"greedy", "fanout", "topk_plus_one", "recursive_wor"}
+    assert greedy == set(exact_rules())
     assert "greedy" not in sampled and {"block", "rejection", "kseq"} < sampled
     best = max(
         1 / (sum(1 / one["speed_up"] for one in both) / 2)
@@ -140,6 +140,18 @@ def test_lines_and_one_json_object(
     report = json.loads(capsys.readouterr().out)
     assert report["command"].startswith("spec-compile export")
     assert {one["rule"] for one in report["settings"][0]["grid"]} == {"block", "lenient", "kseq"}
+
+
+def test_rules_that_are_greedy_have_one_row(
+    folders: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["plan", folders[0], "--max-new-tokens", "3", "--temperature", "0"]
+    assert main(arguments) == 0
+    rows = capsys.readouterr().out.splitlines()
+    names = {row.split()[0] for row in rows if row.split()[1:2] in (["1"], ["2"], ["4"])}
+    assert names == {"greedy", "fanout", "topk_plus_one", "recursive_wor"}
+    assert main([*arguments, "--rules", "block"]) == 0
+    assert any(row.startswith("block") for row in capsys.readouterr().out.splitlines())
 
 
 @pytest.mark.parametrize(
