@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,12 +20,11 @@ from spec_compile.benchmarking.memory import measure_memory
 from spec_compile.checking.contexts import bench_prompts
 from spec_compile.checking.result import Progress, no_progress
 from spec_compile.errors import ConfigError
-from spec_compile.planning.models import Choice
-from spec_compile.planning.predict import law_source, measure, num_ticks
+from spec_compile.planning.bundles import num_steps, predict_bundles, predictable
 from spec_compile.runtime.api import Decoder, load
-from spec_compile.runtime.requests import GenerationOptions, Options
+from spec_compile.runtime.requests import GenerationOptions, Options, check_options
 
-_STAGE = "bench"
+_STAGE, _PREDICT = "bench", "predict"
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,8 @@ def bench_bundles(
         for path in paths
     ]
     prompts = _shared_prompts(decoders, options)
-    _check_batch_sizes(decoders, options)
+    _check_settings(decoders, options)
+    predicts = _predicts(decoders, prompts, options)
     settings = list(itertools.product(options.batch_sizes, options.temperatures))
     results: list[dict[str, Any]] = []
     for number, setting in enumerate(settings):
@@ -126,8 +126,9 @@ def bench_bundles(
 
         found = _measure_setting(paths, decoders, prompts, options, setting, tick)
         results += [_of_setting(one, setting) for one in found]
-    if options.predict or (options.predict is None and _has_sweep(decoders, prompts, options)):
-        _add_predictions(results, paths, decoders, prompts, options, progress)
+    named = dict(zip(map(str, paths), decoders, strict=True))
+    if predicts:
+        _add_predictions(results, named, prompts, options, progress)
     given = {k: v for k, v in vars(options).items() if k not in ("prompts", "num_threads")}
     given |= {name: list(given[name]) for name in ("temperatures", "batch_sizes")}
     return {
@@ -139,8 +140,7 @@ def bench_bundles(
             **given,
         },
         "bundles": {
-            str(path): _describe(decoder, options)
-            for path, decoder in zip(paths, decoders, strict=True)
+            name: _describe(decoder, options) for name, decoder in named.items()
         },
         "results": results,
     }
@@ -197,7 +197,8 @@ def _shared_prompts(decoders: Sequence[Decoder], options: BenchOptions) -> list[
     return prompts
 
 
-def _check_batch_sizes(decoders: Sequence[Decoder], options: BenchOptions) -> None:
+def _check_settings(decoders: Sequence[Decoder], options: BenchOptions) -> None:
+    """Refuse what a bundle cannot do before anything is measured."""
     for decoder in decoders:
         config = decoder.manifest.config
         if max(options.batch_sizes) > config.batch_size:
@@ -205,78 +206,57 @@ def _check_batch_sizes(decoders: Sequence[Decoder], options: BenchOptions) -> No
                 f"batch_size={max(options.batch_sizes)} is more than the {config.batch_size} rows "
                 f"that {decoder.bundle.folder} was exported for"
             )
+        for temperature in options.temperatures:
+            check_options(GenerationOptions(**options.generation(temperature)), decoder.manifest)
 
 
 def _add_predictions(
     results: Sequence[dict[str, Any]],
-    paths: Sequence[str | os.PathLike[str]],
-    decoders: Sequence[Decoder],
+    named: Mapping[str, Decoder],
     prompts: Sequence[Sequence[int]],
     options: BenchOptions,
     progress: Progress,
 ) -> None:
-    """Give speculative results of one row a `predicted_speed_up`, as `plan` foresees it.
-
-    Raises:
-        ConfigError: there is no bundle to measure laws with.
-    """
-    named = dict(zip(map(str, paths), decoders, strict=True))
-    able = {name: d for name, d in named.items() if d.manifest.config.fusion == "verify"}
-    _check_room(list(able.values()), prompts, options)
-    configs = {name: d.manifest.config for name, d in able.items()}
-    wanted = {name: Choice(c.acceptance, c.num_drafts) for name, c in configs.items()}
-    sizes = [(c.num_speculative_tokens, c.num_drafts) for c in configs.values()]
+    """Give speculative results of one row a `predicted_speed_up`, as `plan` foresees it."""
+    decoders = list(named.values())
+    total = num_steps(decoders, len(prompts)) * len(options.temperatures)
+    steps = itertools.count(1)
     for temperature in options.temperatures:
-        sampling = (temperature, options.top_k, options.top_p, options.min_p)
-        measured = measure(
-            list(able.values()),
+        found = predict_bundles(
+            decoders,
             prompts,
-            sampling,
-            list(dict.fromkeys(wanted.values())),
-            sizes,
+            (temperature, options.top_k, options.top_p, options.min_p),
             options.max_new_tokens,
             options.seed,
-            _ticks(progress, num_ticks(list(able.values()), len(prompts), list(wanted.values()))),
+            lambda: progress(_PREDICT, min(next(steps), total), total),
         )
+        predicted = dict(zip(named, found, strict=True))
         for one in results:
-            mine = one["bundle"] in able and one["mode"] == SPECULATIVE
+            mine = predicted[one["bundle"]] if one["mode"] == SPECULATIVE else None
             if mine and (one["batch_size"], one["temperature"]) == (1, temperature):
-                choice = wanted[one["bundle"]]
-                found = measured.predict(choice, one["num_speculative_tokens"])
-                if found is not None:
-                    one["predicted_speed_up"] = found.speed_up
-                    one["predicted_block_efficiency"] = found.block_efficiency
+                one["predicted_speed_up"] = mine.speed_up
+                one["predicted_block_efficiency"] = mine.block_efficiency
 
 
-def _has_sweep(
+def _predicts(
     decoders: Sequence[Decoder], prompts: Sequence[Sequence[int]], options: BenchOptions
 ) -> bool:
-    """Whether there are bundles of several k, and one to foresee their speed with."""
-    able = [decoder for decoder in decoders if decoder.manifest.config.fusion == "verify"]
-    if len({decoder.manifest.config.num_speculative_tokens for decoder in able}) < 2:
-        return False
-    try:
-        law_source(able)
-        _check_room(able, prompts, options)
-    except ConfigError:
-        return False
-    return True
+    """Whether to predict: as told, or where it makes a curve over k.
 
-
-def _check_room(
-    decoders: Sequence[Decoder], prompts: Sequence[Sequence[int]], options: BenchOptions
-) -> None:
-    if not decoders:
-        raise ConfigError("--predict needs a bundle of fusion verify")
-    capacity = min(decoder.manifest.config.max_length for decoder in decoders)
-    if max(map(len, prompts)) + options.max_new_tokens > capacity:
+    Raises:
+        ConfigError: it was told to, but cannot.
+    """
+    able = [decoders[place] for group in predictable(decoders) for place in group]
+    capacity = min((decoder.manifest.config.max_length for decoder in able), default=0)
+    fits = max(map(len, prompts)) + options.max_new_tokens <= capacity
+    if options.predict and not able:
+        raise ConfigError(
+            "--predict needs a bundle of fusion verify whose rule uses the draft's laws"
+        )
+    if options.predict and not fits:
         raise ConfigError(
             f"--predict continues every prompt by {options.max_new_tokens} tokens, which does not "
             f"fit into the {capacity} tokens that a row holds; give fewer"
         )
-
-
-def _ticks(progress: Progress, total: int) -> Callable[[], None]:
-    """Counts up to `total` in `progress`."""
-    done = itertools.count(1)
-    return lambda: progress("predict", min(next(done), total), total)
+    sizes = {decoder.manifest.config.num_speculative_tokens for decoder in able}
+    return bool(options.predict or (options.predict is None and fits and len(sizes) > 1))

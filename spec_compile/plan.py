@@ -12,6 +12,7 @@ from spec_compile.benchmarking.machine import describe_machine, versions
 from spec_compile.checking.contexts import bench_prompts
 from spec_compile.checking.result import Progress, no_progress
 from spec_compile.errors import ConfigError
+from spec_compile.planning.bundles import weights_of
 from spec_compile.planning.costs import Size
 from spec_compile.planning.models import Choice, choices, exact_rules, serves
 from spec_compile.planning.predict import Measured, Prediction, law_source, measure, num_ticks
@@ -222,13 +223,8 @@ def _sizes(
 def _same_pair(decoders: Sequence[Decoder]) -> None:
     """Refuse bundles whose costs and laws do not belong together."""
     law_source(decoders)
-    models = [
-        {name: (one.source, one.num_parameters) for name, one in d.manifest.models.items()}
-        for d in decoders
-    ]
-    kinds = [(d.manifest.config.dtype, d.manifest.config.quantize) for d in decoders]
-    for decoder, found, kind in zip(decoders, models, kinds, strict=True):
-        if (found, kind) != (models[0], kinds[0]):
+    for decoder in decoders:
+        if weights_of(decoder) != weights_of(decoders[0]):
             raise ConfigError(
                 f"{decoder.bundle.folder} holds other models than {decoders[0].bundle.folder}; "
                 "plan looks at one pair at a time"

@@ -74,7 +74,11 @@ class Costs:
             return self.rounds[size]
         if num_speculative_tokens * num_drafts + 1 not in self.target:
             return None
-        measured = {k: times for (k, count), times in self.rounds.items() if count == num_drafts}
+        measured = {
+            k: times
+            for (k, count), times in self.rounds.items()
+            if count == num_drafts and k * count + 1 in self.target
+        }
         if measured and num_speculative_tokens <= max(measured):
             return self._between(size, measured)
         single = self.of(num_speculative_tokens, 1) if num_drafts > 1 and not measured else None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from spec_compile.errors import GenerationError
 from spec_compile.planning import single
-from spec_compile.planning.graph_run import GraphRun, sampling_of
+from spec_compile.planning.graph_run import PLAIN, GraphRun, sampling_of
 from spec_compile.planning.models import APPROXIMATE, Choice, model_of
 from spec_compile.planning.observation import Chances, Law, Observation, RuleModel
 from spec_compile.planning.transport import optimal_acceptance
@@ -20,6 +20,7 @@ from spec_compile.runtime.sampling import process_logits, sample
 
 Options = tuple[float, int, float, float]
 """Temperature, top-k, top-p, min-p."""
+_NEXT_TO_NOTHING = 1e-10  # all tokens of a large vocabulary together: far below a standard error
 
 
 class Text:
@@ -38,7 +39,6 @@ class Text:
 
     def add(self, seen: Observation) -> None:
         """Take down one position."""
-        self.token_ids.append(seen.token)
         for choice, model in self._models.items():
             self._seen[choice].append(model.observe(seen))
         laws = seen.draft, seen.target
@@ -86,7 +86,8 @@ def write_texts(
             draft, target, ranked = writer.laws()
             law = _emitted_law(approximate, draft, target, int(ranked[0]))
             token = int(sample(law[None], np.array([rng.random()]))[0])
-            text.add(Observation(token, draft, target, ranked, rng))
+            text.token_ids.append(token)
+            text.add(_compact(Observation(token, draft, target, ranked, rng)))
             writer.commit(token)
         texts.append(text)
         tick()
@@ -104,6 +105,7 @@ class _Writer:
         self._draft = GraphRun(decoder.engine, manifest, "draft")
         self._vocab_size = manifest.vocab_size
         self._sampling, self._most_drafts = sampling_of(options), most_drafts
+        self._unfiltered = options[1:] == PLAIN[1:]
         self._fresh, self._committed = list(prompt), 0
 
     def laws(self) -> tuple[Law, Law, NDArray[np.int64]]:
@@ -122,7 +124,8 @@ class _Writer:
         with np.errstate(divide="ignore"):
             logits = np.log(plain)
         best = min(self._most_drafts, len(logits))
-        ranked = np.argsort(-logits, kind="stable")[:best].astype(np.int64)
+        ranked = np.argpartition(-logits, best - 1)[:best].astype(np.int64)
+        ranked = ranked[np.lexsort((ranked, -logits[ranked]))]
         return self._law(logits), self._law(self._target.outputs["logits"][0, 0]), ranked
 
     def commit(self, token: int) -> None:
@@ -131,8 +134,22 @@ class _Writer:
         self._fresh = [token]
 
     def _law(self, logits: NDArray[np.float32]) -> Law:
-        law = process_logits(logits[None, None], self._sampling)[0, 0].astype(np.float64)
+        temperature = float(self._sampling.temperature[0])
+        if temperature > 0 and self._unfiltered:
+            law = np.exp((logits.astype(np.float64) - logits.max()) / temperature)
+        else:
+            law = process_logits(logits[None, None], self._sampling)[0, 0].astype(np.float64)
         return np.asarray(law / law.sum())
+
+
+def _compact(seen: Observation) -> Observation:
+    """The same position over the tokens that matter: most of a vocabulary has next to no mass."""
+    matters = (seen.draft > _NEXT_TO_NOTHING) | (seen.target > _NEXT_TO_NOTHING)
+    matters[[seen.token, *seen.ranked]] = True
+    kept = np.flatnonzero(matters)
+    token, ranked = int(np.searchsorted(kept, seen.token)), np.searchsorted(kept, seen.ranked)
+    laws = seen.draft[kept], seen.target[kept]
+    return Observation(token, *laws, ranked.astype(np.int64), seen.rng)
 
 
 def _emitted_law(rule: str | None, draft: Law, target: Law, best: int) -> Law:
