@@ -139,9 +139,7 @@ def bench_bundles(
             "prompt_tokens": [len(prompt) for prompt in prompts],
             **given,
         },
-        "bundles": {
-            name: _describe(decoder, options) for name, decoder in named.items()
-        },
+        "bundles": {name: _describe(decoder, options) for name, decoder in named.items()},
         "results": results,
     }
 

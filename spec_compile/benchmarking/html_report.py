@@ -110,7 +110,8 @@ def _sweep(results: Sequence[Result]) -> str:
     for one in results:
         if one["mode"] == SPECULATIVE:
             series.setdefault(f"{_kind(one)}, {_setting(one)}", []).append(one)
-    lines, names = [], []
+    lines: list[Line] = []
+    names: list[tuple[str, str]] = []
     for name, group in series.items():
         group = sorted(group, key=lambda one: int(one["num_speculative_tokens"]))
         if len({one["num_speculative_tokens"] for one in group}) < 2:
@@ -134,9 +135,7 @@ def _phases(results: Sequence[Result]) -> str:
         phases = one["phases_ms"]
         times = {graph: call["median"] for graph, call in phases["calls"].items()}
         times["host"] = phases["host"]
-        parts = [
-            (ms, colours.get(part, "c2"), f"{part} {ms:.2f} ms") for part, ms in times.items()
-        ]
+        parts = [(ms, colours.get(part, "c2"), f"{part} {ms:.2f} ms") for part, ms in times.items()]
         total = sum(times.values())
         bars.append(Bar(f"{_name(one)}, {_setting(one, short=True)}", parts, f"{total:.2f} ms"))
     legend = [("c1", "draft"), ("c0", "verify or step"), ("alone", "target"), ("c3", "host")]
@@ -144,7 +143,8 @@ def _phases(results: Sequence[Result]) -> str:
 
 
 def _positions(results: Sequence[Result]) -> str:
-    lines, names = [], []
+    lines: list[Line] = []
+    names: list[tuple[str, str]] = []
     for one in results:
         shares = one["acceptance_by_position"]
         if one["mode"] == SPECULATIVE and one["batch_size"] == results[0]["batch_size"]:

@@ -128,9 +128,7 @@ def _order(count: int, start: int) -> Iterator[int]:
     return ((start + step) % count for step in range(count))
 
 
-def _generate(
-    variant: Variant, group: Sequence[Sequence[int]], options: Options
-) -> _Generated:
+def _generate(variant: Variant, group: Sequence[Sequence[int]], options: Options) -> _Generated:
     prompts = [list(prompt) for prompt in group]
     asked: Options = {**options, "speculative": variant.mode == SPECULATIVE}
     variant.engine.take()

@@ -1,6 +1,6 @@
 """Peak memory of a generation, in a process that does nothing else.
 
-    python -m spec_compile.benchmarking.memory BUNDLE THREADS      (0: the engine's choice)
+python -m spec_compile.benchmarking.memory BUNDLE THREADS      (0: the engine's choice)
 """
 
 from __future__ import annotations

@@ -38,8 +38,11 @@ class Phases:
         self.num_rounds += num_rounds
 
     def as_dict(self) -> dict[str, Any]:
-        """`calls` by graph (`prompt`: median of the calls that read prompts; then `median`, `p90`
-        and `p99` of the others) and `host`, the mean per round; all in milliseconds."""
+        """`calls` by graph, and `host`, the mean per round; all in milliseconds.
+
+        Of each graph `prompt`, the median of the calls that read prompts, and `median`, `p90` and
+        `p99` of the others.
+        """
         calls = {}
         for graph, times in self.first.items():
             later = self.later.get(graph, [])

@@ -12,7 +12,7 @@ from typing import Any
 from spec_compile.bench import BenchOptions, bench_bundles
 from spec_compile.benchmarking.html_report import render
 from spec_compile.benchmarking.measure import TARGET_ONLY
-from spec_compile.commands.lists import floats, integers
+from spec_compile.commands.lists import integers
 from spec_compile.commands.progress import ProgressBar
 from spec_compile.commands.sampling_arguments import add_sampling_arguments, given_sampling
 from spec_compile.commands.tables import table
@@ -75,9 +75,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    given = dict(given_sampling(args))
-    if "temperature" in given:
-        given["temperatures"] = given.pop("temperature")
+    filters = given_sampling(args)
+    filters.pop("temperature", None)
     options = BenchOptions(
         prompts=read_prompt_file(args.prompt_file) if args.prompt_file else None,
         max_new_tokens=args.max_new_tokens,
@@ -89,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
         verify_hash=not args.no_verify_hash,
         memory=not args.no_memory,
         predict=None if args.plot and not args.predict else args.predict,
-        **given,
+        temperatures=args.temperature or BenchOptions().temperatures,
+        **filters,
     )
     page = _page(args.plot)
     with ProgressBar(quiet=bool(args.quiet)) as progress:

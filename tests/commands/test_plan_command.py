@@ -166,7 +166,7 @@ def test_rules_that_are_greedy_have_one_row(
         (["BUNDLE", "--num-drafts", "0"], "num_drafts=0"),
         (["BUNDLE", "-k", "0"], "max_speculative_tokens=0"),
         (["BUNDLE", "--temperature", "-1"], "temperature"),
-        (["BUNDLE", "--rules", "greedy", "--temperature", "1"], "greedy"),
+        (["BUNDLE", "--rules", "greedy", "--temperature", "1", "--max-new-tokens", "4"], "greedy"),
         (["BUNDLE", "--max-new-tokens", "48"], "do not fit"),
     ],
 )
