@@ -14,7 +14,7 @@ from spec_compile.benchmarking.html_report import render
 from spec_compile.benchmarking.measure import TARGET_ONLY
 from spec_compile.commands.lists import integers
 from spec_compile.commands.progress import ProgressBar
-from spec_compile.commands.sampling_arguments import add_sampling_arguments, given_sampling
+from spec_compile.commands.sampling_arguments import add_sampling_arguments
 from spec_compile.commands.tables import table
 from spec_compile.errors import ConfigError
 from spec_compile.prompts import read_prompt_file
@@ -75,8 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure and print."""
-    filters = given_sampling(args)
-    filters.pop("temperature", None)
+    default = BenchOptions()
     options = BenchOptions(
         prompts=read_prompt_file(args.prompt_file) if args.prompt_file else None,
         max_new_tokens=args.max_new_tokens,
@@ -88,8 +87,10 @@ def run(args: argparse.Namespace) -> int:
         verify_hash=not args.no_verify_hash,
         memory=not args.no_memory,
         predict=None if args.plot and not args.predict else args.predict,
-        temperatures=args.temperature or BenchOptions().temperatures,
-        **filters,
+        temperatures=args.temperature or default.temperatures,
+        top_k=default.top_k if args.top_k is None else args.top_k,
+        top_p=default.top_p if args.top_p is None else args.top_p,
+        min_p=default.min_p if args.min_p is None else args.min_p,
     )
     page = _page(args.plot)
     with ProgressBar(quiet=bool(args.quiet)) as progress:
