@@ -84,9 +84,11 @@ def _speed(arguments: Arguments) -> None:
         max_new_tokens=arguments.max_new_tokens,
         repeat=arguments.repeat,
         warm_up=arguments.warm_up,
+        temperatures=arguments.temperature,
+        memory=False,
         num_threads=arguments.num_threads,
     )
-    figure = rule_speed(bundles, arguments.temperature, options)
+    figure = rule_speed(bundles, options)
     print(figure.to_json() if arguments.json else figure.to_markdown())
 
 

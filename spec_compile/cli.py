@@ -24,7 +24,8 @@ COMMANDS: Mapping[str, str] = {
     "generate": "generate text from a bundle",
     "inspect": "show what is inside a bundle",
     "check": "prove a bundle against its models and against target-only decoding",
-    "bench": "measure a bundle against target-only decoding",
+    "bench": "measure bundles against target-only decoding",
+    "plan": "measure a pair, and say which k and rule to export",
     "passes": "list the pipeline of graph passes",
 }
 _FAILED, _USAGE, _INTERRUPTED, _BROKEN_PIPE, _TERMINATED = 1, 2, 130, 141, 143

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +14,24 @@ from benchmarks.figures.graph_calls import (
 from benchmarks.figures.report import Cell, Figure, percentiles
 from benchmarks.figures.verify_cost import call_without_tail
 from spec_compile.bench import BenchOptions, bench_bundles
+from spec_compile.benchmarking.measure import SPECULATIVE
 from spec_compile.checking.contexts import long_context
 from spec_compile.runtime.api import load
 
 
-def rule_speed(folders: list[Path], temperatures: list[float], options: BenchOptions) -> Figure:
+def rule_speed(folders: list[Path], options: BenchOptions) -> Figure:
     """Each bundle against its own target alone, in turn: tokens a round and a second."""
     rows: list[list[Cell]] = []
     data: dict[str, Any] = {}
     for folder in folders:
-        for temperature in temperatures:
-            report = bench_bundles([folder], replace(options, temperature=temperature))
-            data[f"{folder.name} at {temperature:g}"] = report
-            config = report["bundles"][str(folder)]["config"]
-            rows.append([*_rule(config), f"{temperature:g}", *_speed(report["results"])])
+        report = bench_bundles([folder], options)
+        data[folder.name] = report
+        config = report["bundles"][str(folder)]["config"]
+        rows += [
+            [*_rule(config), f"{one['temperature']:g}", *_speed(one)]
+            for one in report["results"]
+            if one["mode"] == SPECULATIVE
+        ]
     columns = [
         "rule",
         "K",
@@ -71,8 +74,7 @@ def _rule(config: dict[str, Any]) -> list[Cell]:
     return [config["acceptance"], config["num_drafts"], config["num_speculative_tokens"]]
 
 
-def _speed(results: list[dict[str, Any]]) -> list[Cell]:
-    (one,) = (result for result in results if result["mode"] == "speculative")
+def _speed(one: dict[str, Any]) -> list[Cell]:
     return [
         f"{one['block_efficiency']:.2f}",
         f"{one['acceptance_rate']:.2f}",

@@ -21,7 +21,8 @@ def speed(
     data = {}
     for temperature in temperatures:
         options = BenchOptions(
-            temperature=temperature,
+            temperatures=(temperature,),
+            memory=False,
             repeat=repeat,
             max_new_tokens=max_new_tokens,
             num_threads=num_threads,

@@ -6,9 +6,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
+from spec_compile.benchmarking.phases import Phases, acceptance_by_position
 from spec_compile.runtime.api import Decoder, GenerationResult
+from spec_compile.runtime.engines.timed import Call, TimedEngine
 from spec_compile.runtime.requests import Options
 from spec_compile.runtime.stats import GenerationStats, pool
 
@@ -42,16 +44,20 @@ class Variant:
     Args:
         bundle: the bundle's name.
         mode: SPECULATIVE or TARGET_ONLY.
-        decoder: of the bundle.
+        decoder: of the bundle, on `engine`.
+        engine: takes down every graph call.
         passes: statistics of each measured pass, `wall_ms` taken from outside.
         outputs: the token ids of the last pass, in order of prompts.
+        phases: where the time of the measured passes went.
     """
 
     bundle: str
     mode: str
     decoder: Decoder
+    engine: TimedEngine
     passes: list[GenerationStats] = field(default_factory=list)
     outputs: list[tuple[int, ...]] = field(default_factory=list)
+    phases: Phases = field(default_factory=Phases)
 
     @property
     def tokens_per_second(self) -> float:
@@ -64,12 +70,19 @@ class Variant:
         Args:
             baseline: target-only decoding of the same bundle.
         """
-        pooled = pool(self.passes).as_dict()
+        stats, config = pool(self.passes), self.decoder.manifest.config
         identical = sum(a == b for a, b in zip(self.outputs, baseline.outputs, strict=True))
         return {
             "bundle": self.bundle,
             "mode": self.mode,
-            **pooled,
+            "fusion": config.fusion,
+            "rule": config.acceptance,
+            "exact": config.exact or self.mode == TARGET_ONLY,
+            "num_speculative_tokens": stats.num_speculative_tokens,
+            "num_drafts": config.num_drafts,
+            **stats.as_dict(),
+            "acceptance_by_position": acceptance_by_position(stats),
+            "phases_ms": self.phases.as_dict(),
             "tokens_per_second": self.tokens_per_second,
             "tokens_per_second_of_passes": [one.tokens_per_second for one in self.passes],
             "speed_up": self.tokens_per_second / baseline.tokens_per_second,
@@ -80,7 +93,12 @@ class Variant:
 
 def variants_of(bundle: str, decoder: Decoder) -> tuple[Variant, Variant]:
     """Target-only decoding of a bundle, then the bundle itself."""
-    return (Variant(bundle, TARGET_ONLY, decoder), Variant(bundle, SPECULATIVE, decoder))
+    engine = TimedEngine(decoder.engine)
+    timed = Decoder(decoder.bundle, engine, decoder.tokenizer)
+    return (
+        Variant(bundle, TARGET_ONLY, timed, engine),
+        Variant(bundle, SPECULATIVE, timed, engine),
+    )
 
 
 def run_interleaved(variants: Sequence[Variant], workload: Workload, tick: Tick) -> None:
@@ -88,7 +106,7 @@ def run_interleaved(variants: Sequence[Variant], workload: Workload, tick: Tick)
     num_passes = workload.warm_up + workload.repeat
     done, total = 0, num_passes * len(workload.groups) * len(variants)
     for number in range(num_passes):
-        found: list[list[tuple[list[GenerationResult], float]]] = [[] for _ in variants]
+        found: list[list[_Generated]] = [[] for _ in variants]
         for index, group in enumerate(workload.groups):
             for which in _order(len(variants), number + index):
                 found[which].append(_generate(variants[which], group, workload.options))
@@ -99,22 +117,31 @@ def run_interleaved(variants: Sequence[Variant], workload: Workload, tick: Tick)
                 _keep(variant, groups)
 
 
+class _Generated(NamedTuple):
+    results: list[GenerationResult]
+    wall_ms: float
+    calls: list[Call]
+
+
 def _order(count: int, start: int) -> Iterator[int]:
     """Every variant once, another one first each time."""
     return ((start + step) % count for step in range(count))
 
 
-def _generate(
-    variant: Variant, group: Sequence[Sequence[int]], options: Options
-) -> tuple[list[GenerationResult], float]:
+def _generate(variant: Variant, group: Sequence[Sequence[int]], options: Options) -> _Generated:
     prompts = [list(prompt) for prompt in group]
     asked: Options = {**options, "speculative": variant.mode == SPECULATIVE}
+    variant.engine.take()
     started = time.perf_counter()
     results = variant.decoder.generate(prompts, **asked)
-    return results, 1000.0 * (time.perf_counter() - started)
+    wall_ms = 1000.0 * (time.perf_counter() - started)
+    return _Generated(results, wall_ms, variant.engine.take())
 
 
-def _keep(variant: Variant, groups: Sequence[tuple[list[GenerationResult], float]]) -> None:
-    stats = [pool([one.stats for one in results], wall_ms) for results, wall_ms in groups]
+def _keep(variant: Variant, groups: Sequence[_Generated]) -> None:
+    stats = [pool([one.stats for one in group.results], group.wall_ms) for group in groups]
     variant.passes.append(pool(stats))
-    variant.outputs = [one.token_ids for results, _ in groups for one in results]
+    variant.outputs = [one.token_ids for group in groups for one in group.results]
+    for group in groups:
+        num_rounds = max(one.stats.num_rounds for one in group.results)
+        variant.phases.add(group.calls, group.wall_ms, num_rounds)

@@ -1,1 +1,1 @@
-"""What speculation could give: acceptance in closed form, and the ceiling of optimal transport."""
+"""What speculation will gain: acceptance from measured laws, time from measured calls."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Law = NDArray[np.floating[Any]]
-_BISECTIONS = 60
+_BISECTIONS = 40
 
 
 def optimal_acceptance(draft: Law, target: Law, num_drafts: int) -> float:
@@ -34,15 +34,21 @@ def optimal_acceptance(draft: Law, target: Law, num_drafts: int) -> float:
     return float(1 + min(0.0, (inside - proposed**num_drafts).min()))
 
 
-def kseq_acceptance(draft: Law, target: Law, num_drafts: int) -> float:
-    """What k-SEQ accepts: 1 - (1 - beta)^K with beta = sum(min(draft, target / rho)) at its rho."""
+def division_factor(draft: Law, target: Law, num_drafts: int) -> float:
+    """The smallest valid rho of k-SEQ for `num_drafts` candidates, from above."""
     low, high = 1.0, float(num_drafts)
-    for _ in range(_BISECTIONS):
+    for _ in range(_BISECTIONS if num_drafts > 1 else 0):
         middle = (low + high) / 2
         if sum((1 - _beta(draft, target, middle)) ** j for j in range(num_drafts)) <= middle:
             high = middle
         else:
             low = middle
+    return high
+
+
+def kseq_acceptance(draft: Law, target: Law, num_drafts: int) -> float:
+    """What k-SEQ accepts: 1 - (1 - beta)^K with beta = sum(min(draft, target / rho)) at its rho."""
+    high = division_factor(draft, target, num_drafts)
     return 1 - (1 - _beta(draft, target, high)) ** num_drafts
 
 
