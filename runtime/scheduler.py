@@ -98,7 +98,7 @@ class Scheduler:
         with self._changed:
             if self._closing:
                 raise ClosedError("the decoder is closed; load the bundle again")
-            if len(self._queue) >= self._max_queue:
+            if sum(not other.row.finished for other in self._queue) >= self._max_queue:
                 raise QueueFullError(f"{self._max_queue} requests wait already; try again later")
             self._queue.append(ticket)
             self._changed.notify()

@@ -125,20 +125,24 @@ class SlotGraphs:
         np.minimum(fed, self._max_length - width, out=fed)
 
     def _feed(self, graph: _Graph, call: Call, tokens: NDArray[np.int64]) -> None:
-        slots, width = self._slots, tokens.shape[1]
-        num_new, lengths = graph.num_new, graph.lengths
-        latest = self._max_length - width  # T entries must fit behind it
-        num_new[call.first : call.last] = 0
-        lengths[call.first : call.last] = slots.fed[call.first : call.last]
-        for slot in call.slots:
-            end = call.ends.get(slot)
-            if end is None:
-                end = int(slots.committed[slot])
-                start = min(max(end - graph.window, 0), latest)
-            else:
-                start = int(slots.fed[slot])
-            lengths[slot], num_new[slot] = start, end - start
-            tokens[slot - call.first, : end - start] = slots.history[slot, start:end]
+        """Each row is fed what lies between `start` and `end` of its history."""
+        slots, (rows, width) = self._slots, tokens.shape
+        starts = slots.fed[call.first : call.last].copy()
+        ends = starts.copy()  # a row that stands still is fed nothing
+        if call.running:
+            running = np.array(call.running)
+            committed = slots.committed[running]
+            ends[running - call.first] = committed
+            # T entries are written behind the start, and must fit there.
+            latest = np.minimum(committed - graph.window, self._max_length - width)
+            starts[running - call.first] = np.maximum(latest, 0)
+        for slot, end in call.ends.items():
+            ends[slot - call.first] = end
+        graph.lengths[call.first : call.last] = starts
+        graph.num_new[call.first : call.last] = ends - starts
+        # What lies behind a row's end counts for nothing.
+        columns = np.minimum(starts[:, None] + np.arange(width), self._max_length - 1)
+        tokens[:] = slots.history[np.arange(call.first, call.first + rows)[:, None], columns]
 
 
 class _Graph:
