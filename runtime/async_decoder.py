@@ -14,6 +14,7 @@ from spec_compile.errors import GenerationError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime.api import GenerationResult, Prompt, is_batch, result_of
 from spec_compile.runtime.requests import Options
+from spec_compile.runtime.row import Row
 from spec_compile.runtime.scheduler import MAX_QUEUE, PREFILL_CHUNK
 from spec_compile.runtime.shared_decoder import Prepared, SharedDecoder
 from spec_compile.runtime.ticket import Ticket
@@ -30,14 +31,14 @@ class AsyncStream(Generic[Piece]):
     Args:
         ticket: the request.
         changed: set after each change of it.
-        read: the pieces since the last call.
+        read: the pieces of a row since the last call.
     """
 
     def __init__(
-        self, ticket: Ticket, changed: asyncio.Event, read: Callable[[], Sequence[Piece]]
+        self, ticket: Ticket, changed: asyncio.Event, read: Callable[[Row], Sequence[Piece]]
     ) -> None:
-        self._ticket, self._changed = ticket, changed
-        self._read: Callable[[], Sequence[Piece]] = read
+        self.ticket, self._changed = ticket, changed
+        self._read: Callable[[Row], Sequence[Piece]] = read
         self._pieces: deque[Piece] = deque()
         self._closed = False
 
@@ -46,14 +47,14 @@ class AsyncStream(Generic[Piece]):
 
     async def __anext__(self) -> Piece:
         while not self._closed:
-            done = self._ticket.done  # before reading: what is read after it is all there is
-            self._pieces.extend(self._read())
+            done = self.ticket.done  # before reading: what is read after it is all there is
+            self._pieces.extend(self._read(self.ticket.row))
             if self._pieces:
                 return self._pieces.popleft()
             if done:
-                self._ticket.raise_error()
+                self.ticket.raise_error()
                 break
-            await _wait(self._changed, [self._ticket])
+            await _wait(self._changed, [self.ticket])
         raise StopAsyncIteration
 
     async def __aenter__(self) -> AsyncStream[Piece]:
@@ -65,12 +66,12 @@ class AsyncStream(Generic[Piece]):
     async def aclose(self) -> None:
         """Compute nothing more; `result` keeps what there is."""
         self._closed = True
-        self._ticket.row.cancel()
+        self.ticket.row.cancel()
 
     @property
     def result(self) -> GenerationResult:
         """What has been generated so far."""
-        return _result(self._ticket)
+        return _result(self.ticket)
 
 
 class AsyncDecoder:
@@ -179,38 +180,34 @@ class AsyncDecoder:
         """Generate text piece by piece; raises as `generate`, also without a tokenizer."""
         if self.decoder.tokenizer is None:
             raise GenerationError("this bundle has no tokenizer; use stream_tokens for token ids")
-        return self.stream_prepared(await self._prepare_one("stream", prompt, options), timeout)
+        prepared = await self._prepare_one("stream", prompt, options)
+        return self.stream_each(prepared, timeout)[0]
 
     async def stream_tokens(
         self, prompt: Prompt, *, timeout: float | None = None, **options: Unpack[Options]
     ) -> AsyncStream[int]:
         """Generate token id by token id; raises as `generate`."""
         prepared = await self._prepare_one("stream_tokens", prompt, options)
-        ticket, changed = self._submit_one(prepared, timeout)
-        num_read = 0
+        return AsyncStream(*self._submit_one(prepared, timeout), _TokenReader())
 
-        def read() -> list[int]:
-            nonlocal num_read
-            fresh = ticket.row.token_ids[num_read:]
-            num_read += len(fresh)
-            return fresh
-
-        return AsyncStream(ticket, changed, read)
-
-    def stream_prepared(self, prepared: Prepared, timeout: float | None = None) -> AsyncStream[str]:
-        """`stream` for one request that `SharedDecoder.prepare` or `prepare_chat` gave.
+    def stream_each(
+        self, prepared: Prepared, timeout: float | None = None
+    ) -> list[AsyncStream[str]]:
+        """A text stream for each request that `SharedDecoder.prepare` or `prepare_chat` gave.
 
         Raises:
-            QueueFullError: too many requests wait already.
+            QueueFullError: too many requests wait already; none of these was queued then.
             ClosedError: the decoder is closed.
         """
-        ticket, changed = self._submit_one(prepared, timeout)
-
-        def read() -> list[str]:
-            text = ticket.row.read_text()
-            return [text] if text else []
-
-        return AsyncStream(ticket, changed, read)
+        streams: list[AsyncStream[str]] = []
+        try:
+            for prompt, seed in zip(prepared.prompts, prepared.seeds, strict=True):
+                one = Prepared([prompt], prepared.options, [seed])
+                streams.append(AsyncStream(*self._submit_one(one, timeout), _texts))
+        except GenerationError:
+            _cancel([stream.ticket for stream in streams])
+            raise
+        return streams
 
     async def _prepare_one(self, method: str, prompt: Prompt, options: Options) -> Prepared:
         if is_batch(prompt):
@@ -243,6 +240,23 @@ class AsyncDecoder:
         listener = _setter(changed)
         (ticket,) = self.decoder.submit(prepared, timeout=timeout, listener=listener)
         return ticket, changed
+
+
+class _TokenReader:
+    """The tokens of a row, each once."""
+
+    def __init__(self) -> None:
+        self._num_read = 0
+
+    def __call__(self, row: Row) -> Sequence[int]:
+        fresh = row.token_ids[self._num_read :]
+        self._num_read += len(fresh)
+        return fresh
+
+
+def _texts(row: Row) -> Sequence[str]:
+    text = row.read_text()
+    return [text] if text else []
 
 
 def _setter(event: asyncio.Event) -> Callable[[], None]:
