@@ -75,7 +75,7 @@ def create_app(
             Route("/metrics", pages.metrics),
         ],
         middleware=middleware,
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers={HTTPException: _http_error, ApiError: _api_error},
         lifespan=lifespan,
     )
 
@@ -122,6 +122,11 @@ class _Pages:
             "owned_by": "spec-compile",
             "max_model_len": self._decoder.manifest.config.max_length,
         }
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
 
 
 async def _http_error(_: Request, error: Exception) -> Response:

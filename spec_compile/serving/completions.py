@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from spec_compile.serving.protocol import CompletionRequest, read_chat, read_com
 from spec_compile.serving.settings import ServerSettings
 from spec_compile.serving.wire import DONE, event, to_json
 
+_LOG = logging.getLogger(__name__)
 Streams = Sequence[AsyncStream[str]]
 
 
@@ -109,7 +111,7 @@ class Completions:
 
     async def send_events(
         self, request: Request, streams: Streams, wanted: CompletionRequest, answer: Answer
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Server-sent events of a request, whose errors are events too."""
         try:
             async with self._closing(request, streams):
@@ -182,8 +184,8 @@ async def _chunks(streams: Streams, answer: Answer) -> AsyncIterator[bytes]:
         except (SpecCompileError, ApiError) as error:
             queue.put_nowait(error)
         except Exception:
+            _LOG.exception("a stream failed")
             queue.put_nowait(internal())
-            raise
 
     tasks = [asyncio.create_task(forward(i, stream)) for i, stream in enumerate(streams)]
     try:

@@ -43,10 +43,12 @@ class Guard:
             return
         request = _Watched(send)
         started = time.perf_counter()
-        self._open += 1
+        protected = scope["path"].startswith(_PROTECTED)
+        self._open += protected
         try:
             try:
-                self._admit(scope)
+                if protected:
+                    self._admit(scope)
                 await self._app(scope, receive, request.send)
             except ApiError as error:
                 await error.response()(scope, receive, request.send)
@@ -57,12 +59,10 @@ class Guard:
                 if request.status is None:
                     await internal().response()(scope, receive, request.send)
         finally:
-            self._open -= 1
+            self._open -= protected
             self._log(scope, request, 1000.0 * (time.perf_counter() - started))
 
     def _admit(self, scope: Scope) -> None:
-        if not scope["path"].startswith(_PROTECTED):
-            return
         key = self._settings.api_key
         if key is not None and scope["method"] != "OPTIONS":
             given = Headers(scope=scope).get("authorization", "").encode("latin-1")

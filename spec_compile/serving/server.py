@@ -111,3 +111,5 @@ def serve(
         raise SpecCompileError(f"cannot listen on {host}:{port}; is the port in use?") from error
     finally:
         decoder.decoder.close()
+    if not server.started:
+        raise SpecCompileError("the server could not start; its log says why")

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -83,8 +84,6 @@ def test_a_client_that_leaves_frees_its_slot(start: StartServer, stream: bool) -
     host, port = running.server.address
     body = json.dumps({**LONG, "stream": stream}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
-    import socket
-
     with socket.create_connection((host, port)) as leaving:
         leaving.sendall(head.encode() + body)
         running.engine.wait_for_call()
@@ -166,7 +165,7 @@ def test_logs_are_json_without_text(running: Running, caplog: pytest.LogCaptureF
         records = [r for r in caplog.records if r.name == ACCESS.name]
         lines = [json.loads(JsonFormatter().format(r)) for r in records]
     assert (lines[0]["path"], lines[0]["status"]) == ("/v1/completions", 200)
-    assert (lines[0]["prompt_tokens"], lines[0]["completion_tokens"]) == (5, 60)
+    assert (lines[0]["prompt_tokens"], lines[0]["completion_tokens"]) == (9, 60)
     assert "bcabca" not in caplog.text
 
 
