@@ -91,9 +91,7 @@ def run(args: argparse.Namespace) -> int:
         num_threads=args.num_threads,
         verify_hash=not args.no_verify_hash,
     )
-    serve(
-        decoder, settings, host=args.host, port=args.port, drain_seconds=args.drain_seconds
-    )
+    serve(decoder, settings, host=args.host, port=args.port, drain_seconds=args.drain_seconds)
     return 0
 
 

@@ -109,7 +109,11 @@ class Metrics:
         ]
         yield from _counter("spec_compile:http_responses", "Answers by status.", answers)
         for name, about, histogram in (
-            ("vllm:time_to_first_token_seconds", "From submission to the first tokens.", self._ttft),
+            (
+                "vllm:time_to_first_token_seconds",
+                "From submission to the first tokens.",
+                self._ttft,
+            ),
             ("vllm:e2e_request_latency_seconds", "From submission to the end.", self._latency),
         ):
             yield from _head(name, about, "histogram")

@@ -60,9 +60,7 @@ class ApiError(Exception):
             headers["Connection"] = "close"  # the rest of the body stays unread
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
-        return Response(
-            to_json(self.body()), self.status, headers, media_type="application/json"
-        )
+        return Response(to_json(self.body()), self.status, headers, media_type="application/json")
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

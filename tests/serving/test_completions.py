@@ -16,9 +16,7 @@ CHAT = {"model": MODEL, "messages": MESSAGES, **OPTIONS}
 
 
 def expected(running: Running, prompt: Any, seed: int = 5, **more: Any) -> Any:
-    return running.plain.generate(
-        prompt, seed=seed, temperature=0.9, max_new_tokens=12, **more
-    )
+    return running.plain.generate(prompt, seed=seed, temperature=0.9, max_new_tokens=12, **more)
 
 
 def events(running: Running, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,7 +124,8 @@ def test_streamed_choices_are_told_apart_by_index(running: Running) -> None:
 
 def test_openai_client(running: Running) -> None:
     openai = pytest.importorskip("openai")
-    client = openai.OpenAI(base_url=f"{running.client.base_url}/v1", api_key="any")
+    host, port = running.server.address
+    client = openai.OpenAI(base_url=f"http://{host}:{port}/v1", api_key="any", max_retries=0)
     wanted = running.plain.chat(MESSAGES, seed=5, temperature=0.9, max_new_tokens=12)
     answer = client.chat.completions.create(**CHAT)
     assert answer.choices[0].message.content == wanted.text

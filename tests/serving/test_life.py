@@ -134,7 +134,11 @@ def test_metrics(running: Running) -> None:
     post(running, prompt="")
     text = running.client.get("/metrics").text
     families = {one.name: one for one in parser.text_string_to_metric_families(text)}
-    samples = {(s.name, s.labels.get("position", "")): s.value for f in families.values() for s in f.samples}
+    samples = {
+        (s.name, s.labels.get("position", "")): s.value
+        for f in families.values()
+        for s in f.samples
+    }
     wanted = running.plain.generate(
         "ab", seed=1, temperature=1.0, max_new_tokens=60, ignore_eos=True
     ).stats

@@ -190,7 +190,8 @@ def test_another_model_and_unknown_paths(running: Running) -> None:
 
 def test_the_api_key(start: StartServer) -> None:
     running = start(api_key="s3cret")
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": b"Bearer \xff"}):
+    for given in (None, b"Bearer wrong", b"Bearer \xff", b"s3cret", b"bearer s3cre"):
+        headers = {} if given is None else {b"Authorization": given}
         answer = running.client.post("/v1/completions", json=TEXT, headers=headers)
         assert error_of(answer, 401)["code"] == "invalid_api_key"
         assert "s3cret" not in answer.text
