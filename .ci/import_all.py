@@ -37,9 +37,8 @@ COMPILER = (
 
 def main() -> None:
     """Import module by module; exit with the names of those that should load and do not."""
-    installed = [
-        name for name in (*COMPILE_PACKAGES, *SERVE_PACKAGES) if find_spec(name) is not None
-    ]
+    extras = (*COMPILE_PACKAGES, *SERVE_PACKAGES)
+    installed = [name for name in extras if find_spec(name) is not None]
     if installed:
         sys.exit(f"this environment has {', '.join(installed)}: use one with the extra cpu only")
     package = importlib.import_module("spec_compile")

@@ -23,6 +23,7 @@ _MOST_BOUND = 128  # bindings kept; each length of a prompt's last part makes on
 class _Bound:
     run: Run
     tokens: NDArray[np.int64]  # [rows, T]
+    places: tuple[NDArray[np.int64], NDArray[np.int64]]  # slots [rows, 1], steps [T]
 
 
 class SlotGraphs:
@@ -88,7 +89,7 @@ class SlotGraphs:
         self._roll_back(call, max(widths))
         for graph, width in zip(self._graphs, widths, strict=True):
             bound = graph.bound(call.first, call.last, width)
-            self._feed(graph, call, bound.tokens)
+            self._feed(graph, call, bound)
             graph.uniforms[call.first : call.last] = self._drawn[
                 call.first : call.last, graph.columns
             ]
@@ -124,9 +125,9 @@ class SlotGraphs:
         fed = self._slots.fed[call.first : call.last]
         np.minimum(fed, self._max_length - width, out=fed)
 
-    def _feed(self, graph: _Graph, call: Call, tokens: NDArray[np.int64]) -> None:
+    def _feed(self, graph: _Graph, call: Call, bound: _Bound) -> None:
         """Each row is fed what lies between `start` and `end` of its history."""
-        slots, (rows, width) = self._slots, tokens.shape
+        slots, width = self._slots, bound.tokens.shape[1]
         starts = slots.fed[call.first : call.last].copy()
         ends = starts.copy()  # a row that stands still is fed nothing
         if call.running:
@@ -141,8 +142,9 @@ class SlotGraphs:
         graph.lengths[call.first : call.last] = starts
         graph.num_new[call.first : call.last] = ends - starts
         # What lies behind a row's end counts for nothing.
-        columns = np.minimum(starts[:, None] + np.arange(width), self._max_length - 1)
-        tokens[:] = slots.history[np.arange(call.first, call.first + rows)[:, None], columns]
+        rows, steps = bound.places
+        columns = np.minimum(starts[:, None] + steps, self._max_length - 1)
+        bound.tokens[:] = slots.history[rows, columns]
 
 
 class _Graph:
@@ -178,4 +180,5 @@ class _Graph:
         tokens = np.zeros((last - first, width), dtype=np.int64)
         views = {name: buffer[first:last] for name, buffer in self._buffers.items()}
         run = self._engine.bind(self._name, {**views, "tokens": tokens})
-        return self._bound.setdefault(key, _Bound(run, tokens))
+        places = (np.arange(first, last)[:, None], np.arange(width))
+        return self._bound.setdefault(key, _Bound(run, tokens, places))

@@ -31,9 +31,8 @@ def coloured(result: GenerationResult, decode: Decode | None) -> str:
     """
     kinds = origins(result.stats)
     if decode is None:
-        return " ".join(
-            _paint(str(token), kind) for token, kind in zip(result.token_ids, kinds, strict=True)
-        )
+        pairs = zip(result.token_ids, kinds, strict=True)
+        return " ".join(_paint(str(token), kind) for token, kind in pairs)
     decoder, left = IncrementalDecoder(decode), result.text or ""
     painted = []
     for token, kind in zip(result.token_ids, kinds, strict=True):

@@ -37,8 +37,8 @@ class Answer:
         choices = []
         for index, result in enumerate(results):
             text = result.text or ""
-            said = {"message": {"role": "assistant", "content": text}} if self._chat else {}
-            said = said or {"text": text}
+            message = {"role": "assistant", "content": text}
+            said: dict[str, Any] = {"message": message} if self._chat else {"text": text}
             choices.append(self._choice(index, said, finish_reason(result)))
         return {"object": self._kind, **self._head, "choices": choices, "usage": usage}
 

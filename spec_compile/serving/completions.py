@@ -183,7 +183,7 @@ async def _chunks(streams: Streams, answer: Answer) -> AsyncIterator[bytes]:
             queue.put_nowait(None)
         except (SpecCompileError, ApiError) as error:
             queue.put_nowait(error)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whoever waits must hear of it
             _LOG.exception("a stream failed")
             queue.put_nowait(internal())
 

@@ -6,8 +6,6 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import MutableMapping
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -54,7 +52,7 @@ class Guard:
                 await error.response()(scope, receive, request.send)
             except ClientGone:
                 request.status = _GONE
-            except Exception:
+            except Exception:  # noqa: BLE001 - the last catch
                 _LOG.exception("request %s failed", request.id)
                 if request.status is None:
                     await internal().response()(scope, receive, request.send)
@@ -98,6 +96,5 @@ class _Watched:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers: MutableMapping[str, Any] = MutableHeaders(scope=message)
-            headers["X-Request-Id"] = self.id
+            MutableHeaders(scope=message)["X-Request-Id"] = self.id
         await self._send(message)

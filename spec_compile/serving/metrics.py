@@ -5,7 +5,7 @@ Names are vLLM's where it has one, so that its dashboards work; others begin wit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from spec_compile.runtime.api import GenerationResult
 from spec_compile.runtime.scheduler import Scheduler
@@ -125,7 +125,7 @@ class Metrics:
         return self._scheduler.num_slots
 
 
-def _counter(name: str, about: str, samples: list[tuple[Labels, int]]) -> Iterator[str]:
+def _counter(name: str, about: str, samples: Sequence[tuple[Labels, int]]) -> Iterator[str]:
     yield from _head(f"{name}_total", about, "counter")
     for labels, value in samples:
         yield _sample(f"{name}_total", labels, value)

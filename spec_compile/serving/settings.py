@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from numbers import Real
 
 from spec_compile.errors import ConfigError
 
@@ -44,5 +43,5 @@ class ServerSettings:
             raise ConfigError("the API key must be ASCII text and not empty")
         for one in fields(self):
             value = getattr(self, one.name)
-            if isinstance(value, Real) and not value > 0:
+            if isinstance(value, int | float) and not value > 0:
                 raise ConfigError(f"{one.name}={value} must be greater than 0")

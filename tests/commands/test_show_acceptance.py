@@ -41,9 +41,10 @@ def test_the_text_is_the_output(
     decoder = load(bundle, num_threads=1)
     if decoder.tokenizer is None and stop:
         stop = []
-    options: dict[str, Any] = {"temperature": 1.0, "seed": 2, "max_new_tokens": 30}
+    options: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_new_tokens": 30}
     wanted = decoder.generate([1, 2], stop=stop[1:], **options)
-    arguments = ["--prompt-ids", "1,2", "--temperature", "1", "--seed", "2", *stop]
+    arguments = ["--prompt-ids", "1,2", "--temperature", "1", "--seed", "7", *stop]
+    kinds = origins(wanted.stats)
     code = main(
         ["generate", str(bundle), "--show-acceptance", "--max-new-tokens", "30", *arguments]
     )
@@ -54,8 +55,8 @@ def test_the_text_is_the_output(
     assert plain == (ids if wanted.text is None else wanted.text)
     counts = [len([c for c, _ in COLOUR.findall(out) if c == colour]) for colour in ("32", "33")]
     if wanted.text is None:
-        assert counts[0] == wanted.stats.num_accepted_tokens
-    assert counts[1] > 0
+        assert counts == [kinds.count(ACCEPTED), kinds.count(RECOVERED)]
+    assert {ACCEPTED, RECOVERED} <= set(kinds) or stop
     assert "accepted draft" in err
 
 

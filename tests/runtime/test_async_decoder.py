@@ -91,7 +91,7 @@ def test_limits_and_errors(load_toy: LoadToy) -> None:
         assert [token async for token in late] == []
         assert late.result.finish_reason == "deadline"
         with pytest.raises(GenerationError, match="NaN or infinity"):
-            await decoder.generate([[1], [NAN_TOKEN]], max_new_tokens=4)
+            await decoder.generate([NAN_TOKEN], max_new_tokens=4)
         with pytest.raises(TypeError, match="no option 'beam'"):
             await decoder.generate([1], beam=2)  # type: ignore[call-overload]
         with pytest.raises(GenerationError, match="takes one prompt"):

@@ -208,7 +208,7 @@ def test_an_engine_error_of_one_row_leaves_the_others(gated: Any, load_toy: Load
     tickets = [submit(shared, [1, 2], temperature=each) for each in temperatures]
     engine.fails_at = 0.5
     engine.open()
-    with pytest.raises(BackendError, match="no run at 0.5"):
+    with pytest.raises(BackendError, match=r"no run at 0\.5"):
         wait(tickets[1])
     for each, ticket in ((1.0, tickets[0]), (2.0, tickets[2])):
         alone = load_toy(Toy()).generate([1, 2], seed=SEED, **{**LONG, "temperature": each})

@@ -174,9 +174,9 @@ def test_logs_are_json_without_text(running: Running, caplog: pytest.LogCaptureF
 
 
 def test_a_bundle_without_tokenizer(plain: Decoder) -> None:
-    with SharedDecoder(plain.bundle, plain.engine, None) as shared:
-        with pytest.raises(ConfigError, match="needs a tokenizer"):
-            create_app(AsyncDecoder(shared), ServerSettings(MODEL))
+    shared = SharedDecoder(plain.bundle, plain.engine, None)
+    with shared, pytest.raises(ConfigError, match="needs a tokenizer"):
+        create_app(AsyncDecoder(shared), ServerSettings(MODEL))
 
 
 def test_shutdown_finishes_streams(start: StartServer) -> None:

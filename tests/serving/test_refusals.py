@@ -50,7 +50,13 @@ def test_fields_that_are_not_served(running: Running, name: str, value: Any) -> 
 
 
 def test_fields_that_ask_for_nothing(running: Running) -> None:
-    idle = {"logprobs": None, "echo": False, "best_of": 1, "frequency_penalty": 0.0, "user": "me"}
+    idle: dict[str, Any] = {
+        "logprobs": None,
+        "echo": False,
+        "best_of": 1,
+        "frequency_penalty": 0.0,
+        "user": "me",
+    }
     assert running.client.post("/v1/completions", json={**TEXT, **idle}).status_code == 200
     idle = {"logprobs": False, "tools": [], "response_format": {"type": "text"}, "stop": None}
     answer = running.client.post("/v1/chat/completions", json={**CHAT, **idle, "max_tokens": 2})
