@@ -1,6 +1,7 @@
-"""Import every module of an installed spec_compile, in an environment without the compile extra.
+"""Import every module of an installed spec_compile, in an environment with the extra cpu alone.
 
-Modules of the compiler may fail, but only for want of a package of that extra; all others load.
+Modules of the compiler and of the server may fail, but only for want of a package of their extra;
+all others load.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ COMPILE_PACKAGES = (
     "safetensors",
     "sympy",
 )
+SERVE_PACKAGES = ("starlette", "uvicorn")
+SERVER = ("serving",)
 COMPILER = (
     "acceptance",
     "driver",
@@ -34,7 +37,8 @@ COMPILER = (
 
 def main() -> None:
     """Import module by module; exit with the names of those that should load and do not."""
-    installed = [name for name in COMPILE_PACKAGES if find_spec(name) is not None]
+    extras = (*COMPILE_PACKAGES, *SERVE_PACKAGES)
+    installed = [name for name in extras if find_spec(name) is not None]
     if installed:
         sys.exit(f"this environment has {', '.join(installed)}: use one with the extra cpu only")
     package = importlib.import_module("spec_compile")
@@ -42,7 +46,7 @@ def main() -> None:
     problems = [problem for name in modules if (problem := import_problem(name))]
     if problems or not modules:
         sys.exit("\n".join(problems) or "spec_compile has no modules")
-    print(f"{len(modules)} modules of {package.__path__[0]} import or name the compile extra")
+    print(f"{len(modules)} modules of {package.__path__[0]} import or name their extra")
 
 
 def import_problem(name: str) -> str | None:
@@ -51,14 +55,15 @@ def import_problem(name: str) -> str | None:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
         wanted = (error.name or "").split(".")[0]
-        if not (is_of_compiler(name) and wanted in COMPILE_PACKAGES):
+        of_compiler = is_of(COMPILER, name) and wanted in COMPILE_PACKAGES
+        if not of_compiler and not (is_of(SERVER, name) and wanted in SERVE_PACKAGES):
             return f"{name}: {error}"
     return None
 
 
-def is_of_compiler(name: str) -> bool:
-    """Tell whether the module `name`, or a package around it, is one of the compiler's."""
-    return any(f"{name}.".startswith(f"spec_compile.{part}.") for part in COMPILER)
+def is_of(parts: tuple[str, ...], name: str) -> bool:
+    """Tell whether the module `name`, or a package around it, is one of `parts`."""
+    return any(f"{name}.".startswith(f"spec_compile.{part}.") for part in parts)
 
 
 if __name__ == "__main__":

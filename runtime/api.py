@@ -42,7 +42,7 @@ class GenerationResult:
         token_ids: the output's tokens; EOS and the tokens that spelled the stop string included.
         finish_reason: `eos`; `stop` (a stop string); `length` (`max_new_tokens` reached);
             `capacity` (the bundle's `max_length` reached first); `cancelled` (a stream was closed);
-            `running` (a stream that has not ended).
+            `deadline` (its time was over); `running` (a stream that has not ended).
         seed: what the row drew from; give it as `seed` to get the same tokens again.
         prompt_length: tokens of the prompt.
         stats: counts and times.
@@ -101,7 +101,7 @@ class Stream(Generic[Piece]):
     @property
     def result(self) -> GenerationResult:
         """What has been generated so far."""
-        return _result(self._row, self._seed, self._prompt_length)
+        return result_of(self._row, self._seed, self._prompt_length)
 
 
 class Decoder:
@@ -153,7 +153,7 @@ class Decoder:
             TypeError: an option that does not exist.
         """
         parsed = self._parse("generate", options)
-        if not _is_batch(prompt):
+        if not is_batch(prompt):
             return self._generate([self._encode(cast(Prompt, prompt), parsed)], parsed)[0]
         prompts = [self._encode(one, parsed) for one in cast(Sequence[Prompt], prompt)]
         return self._generate(prompts, parsed)
@@ -254,14 +254,14 @@ class Decoder:
             for row, seed, prompt in zip(
                 generation.rows, seeds[group], prompts[group], strict=True
             ):
-                results.append(_result(row, seed, len(prompt)))
+                results.append(result_of(row, seed, len(prompt)))
         return results
 
     def _start_one(
         self, method: str, prompt: Prompt, options: Options
     ) -> tuple[decoder.Generation, int, int]:
         parsed = self._parse(method, options)
-        if _is_batch(prompt):
+        if is_batch(prompt):
             raise GenerationError(f"{method} takes one prompt; use generate for a list")
         token_ids = self._encode(prompt, parsed)
         (seed,) = parsed.row_seeds(1)
@@ -295,14 +295,16 @@ def load(
     return Decoder(bundle, engine, load_tokenizer(bundle))
 
 
-def _is_batch(prompt: object) -> bool:
+def is_batch(prompt: object) -> bool:
+    """Whether `prompt` is a list of prompts."""
     if isinstance(prompt, np.ndarray):
         return prompt.ndim > 1
     first = prompt[0] if isinstance(prompt, Sequence) and len(prompt) > 0 else None
     return not isinstance(prompt, str) and isinstance(first, str | Sequence | np.ndarray)
 
 
-def _result(row: Row, seed: int, prompt_length: int) -> GenerationResult:
+def result_of(row: Row, seed: int, prompt_length: int) -> GenerationResult:
+    """What a row has generated so far."""
     return GenerationResult(
         text=row.text,
         token_ids=tuple(row.token_ids),

@@ -179,6 +179,15 @@ def check_num_threads(num_threads: Any) -> None:
         _require(False, "num_threads", num_threads, wanted)
 
 
+def check_count(name: str, value: Any) -> None:
+    """Refuse what is no number of things.
+
+    Raises:
+        ConfigError: not a whole number of at least 1.
+    """
+    _whole(name, value, minimum=1)
+
+
 def _index(value: Any) -> int:
     if isinstance(value, bool | str | bytes):
         raise TypeError("not a whole number")

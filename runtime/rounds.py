@@ -21,7 +21,7 @@ from spec_compile.runtime.engine import Engine, Run
 _WINDOWS = {"draft": 2, "verify": 1, "step": 2, "target": 1}
 
 
-def _window(graph: str, config: BundleConfig) -> int:
+def window_of(graph: str, config: BundleConfig) -> int:
     """Tokens that a later call of `graph` feeds."""
     if graph == "draft" and config.num_drafts > 1:
         # Its cache holds the drafts interleaved: it reads again what the last round emitted.
@@ -72,9 +72,9 @@ class Rounds:
         for name, uniforms in zip(names, self._uniforms.parts, strict=True):
             graph = manifest.graphs[name]
             skipped = () if with_logits else ("logits",)
-            self.buffers.update(_outputs(engine, graph, batch.num_rows, skipped))
+            self.buffers.update(output_buffers(engine, graph, batch.num_rows, skipped=skipped))
             buffers = self.buffers | {"uniforms": uniforms}
-            window = _window(name, manifest.config)
+            window = window_of(name, manifest.config)
             self._calls.append(_Call(engine, name, graph, batch, buffers, window))
         self.output_tokens = self.buffers["output_tokens"]
         self.num_emitted = self.buffers["num_emitted"]
@@ -99,9 +99,7 @@ class _Call:
         window: int,
     ) -> None:
         self._engine, self._name, self._batch, self._window = engine, name, batch, window
-        rows = batch.num_rows
-        caches = {c.name: engine.zeros(_shape(c.shape, rows), c.dtype) for c in graph.caches}
-        self._buffers = buffers | caches
+        self._buffers = buffers | cache_buffers(engine, graph, batch.num_rows)
         self._feed: WindowFeed | None = None
         self._run: Run = self._bind(prompt_feed(batch))
 
@@ -122,7 +120,7 @@ class _Uniforms:
     """The random numbers of a round: one draw per row, shared out to the graphs in order."""
 
     def __init__(self, graphs: list[GraphSpec], batch: Batch) -> None:
-        rows, widths = batch.num_rows, [_uniforms_width(graph) for graph in graphs]
+        rows, widths = batch.num_rows, [uniforms_width(graph) for graph in graphs]
         self._batch = batch
         self._drawn = np.zeros((rows, sum(widths)), dtype=np.float32)
         self.parts = [np.zeros((rows, width), dtype=np.float32) for width in widths]
@@ -137,13 +135,19 @@ class _Uniforms:
             part[:] = self._drawn[:, columns]
 
 
-def _uniforms_width(graph: GraphSpec) -> int:
+def uniforms_width(graph: GraphSpec) -> int:
+    """Random numbers that a call of `graph` takes per row."""
     tensor = graph.input("uniforms")
     return int(tensor.shape[1]) if tensor is not None else 0
 
 
-def _outputs(
-    engine: Engine, graph: GraphSpec, rows: int, skipped: tuple[str, ...]
+def cache_buffers(engine: Engine, graph: GraphSpec, rows: int) -> dict[str, Any]:
+    """Empty caches of a graph."""
+    return {c.name: engine.zeros(_shape(c.shape, rows), c.dtype) for c in graph.caches}
+
+
+def output_buffers(
+    engine: Engine, graph: GraphSpec, rows: int, *, skipped: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Buffers of a graph's outputs that are no caches; a later graph finds them as its inputs."""
     buffers: dict[str, Any] = {}

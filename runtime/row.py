@@ -10,7 +10,8 @@ from spec_compile.runtime.tokenizer import BundleTokenizer
 
 RUNNING = "running"
 EOS, STOP, LENGTH, CAPACITY, CANCELLED = "eos", "stop", "length", "capacity", "cancelled"
-FINISH_REASONS = (EOS, STOP, LENGTH, CAPACITY, CANCELLED)
+DEADLINE = "deadline"
+FINISH_REASONS = (EOS, STOP, LENGTH, CAPACITY, CANCELLED, DEADLINE)
 
 
 class Row:
@@ -94,8 +95,12 @@ class Row:
 
     def cancel(self) -> None:
         """End the output here, unless it has ended."""
+        self.end(CANCELLED)
+
+    def end(self, reason: str) -> None:
+        """End the output here for `reason`, unless it has ended."""
         if not self.finished:
-            self.finish_reason = CANCELLED
+            self.finish_reason = reason
             self._flush()
 
     def stats(self) -> GenerationStats:

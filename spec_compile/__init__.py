@@ -16,14 +16,19 @@ if TYPE_CHECKING:
     from spec_compile.errors import BackendError as BackendError
     from spec_compile.errors import CaptureError as CaptureError
     from spec_compile.errors import CheckpointError as CheckpointError
+    from spec_compile.errors import ClosedError as ClosedError
     from spec_compile.errors import ConfigError as ConfigError
     from spec_compile.errors import GenerationError as GenerationError
     from spec_compile.errors import PassError as PassError
+    from spec_compile.errors import QueueFullError as QueueFullError
     from spec_compile.errors import SpecCompileError as SpecCompileError
     from spec_compile.runtime.api import Decoder as Decoder
     from spec_compile.runtime.api import GenerationResult as GenerationResult
     from spec_compile.runtime.api import Stream as Stream
     from spec_compile.runtime.api import load as load
+    from spec_compile.runtime.async_decoder import AsyncDecoder as AsyncDecoder
+    from spec_compile.runtime.async_decoder import AsyncStream as AsyncStream
+    from spec_compile.runtime.shared_decoder import SharedDecoder as SharedDecoder
     from spec_compile.runtime.stats import GenerationStats as GenerationStats
 
 __version__ = "0.1.0"
@@ -43,19 +48,29 @@ _HOMES = {
     "GenerationResult": "spec_compile.runtime.api",
     "Stream": "spec_compile.runtime.api",
     "load": "spec_compile.runtime.api",
+    "ClosedError": "spec_compile.errors",
+    "QueueFullError": "spec_compile.errors",
+    "AsyncDecoder": "spec_compile.runtime.async_decoder",
+    "AsyncStream": "spec_compile.runtime.async_decoder",
+    "SharedDecoder": "spec_compile.runtime.shared_decoder",
     "GenerationStats": "spec_compile.runtime.stats",
 }
 __all__ = [
     "ArtifactError",
+    "AsyncDecoder",
+    "AsyncStream",
     "BackendError",
     "CaptureError",
     "CheckpointError",
+    "ClosedError",
     "ConfigError",
     "Decoder",
     "GenerationError",
     "GenerationResult",
     "GenerationStats",
     "PassError",
+    "QueueFullError",
+    "SharedDecoder",
     "SpecCompileError",
     "SpecConfig",
     "Stream",

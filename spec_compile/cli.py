@@ -22,6 +22,7 @@ from spec_compile.errors import ConfigError, SpecCompileError
 COMMANDS: Mapping[str, str] = {
     "export": "compile a target and a draft model into a bundle",
     "generate": "generate text from a bundle",
+    "serve": "serve a bundle over HTTP, with OpenAI's protocol",
     "inspect": "show what is inside a bundle",
     "check": "prove a bundle against its models and against target-only decoding",
     "bench": "measure bundles against target-only decoding",
@@ -37,6 +38,8 @@ _EXTRA_OF = {
     "onnxscript": "compile",
     "onnx_ir": "compile",
     "onnxruntime": "cpu",
+    "starlette": "serve",
+    "uvicorn": "serve",
 }
 
 

@@ -45,3 +45,11 @@ class ArtifactError(SpecCompileError):
 
 class GenerationError(SpecCompileError):
     """A request cannot be served: a prompt, an option or the model's own numbers."""
+
+
+class QueueFullError(GenerationError):
+    """A request was refused because too many wait already; it may be sent again later."""
+
+
+class ClosedError(GenerationError):
+    """A request was refused, or ended, because its decoder is closed."""

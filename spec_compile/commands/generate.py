@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from spec_compile.commands.acceptance_colours import coloured, legend
 from spec_compile.commands.sampling_arguments import add_sampling_arguments, given_sampling
 from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.runtime.api import Decoder, GenerationResult, load
@@ -37,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target-only", action="store_true", help="decode with the target model alone"
     )
+    parser.add_argument(
+        "--show-acceptance",
+        action="store_true",
+        help="print the text at its end, coloured by how each token came about",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of the engine")
@@ -44,6 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Generate and print."""
+    if args.show_acceptance and (args.json or args.target_only):
+        other = "--json" if args.json else "--target-only"
+        raise ConfigError(f"--show-acceptance and {other} exclude each other")
     prompt = _read_prompt(args)
     options = _options(args)
     decoder = load(args.bundle, num_threads=args.num_threads, verify_hash=not args.no_verify_hash)
@@ -51,7 +60,10 @@ def run(args: argparse.Namespace) -> int:
         result = decoder.generate(prompt, **options)
         sys.stdout.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")
         return 0
-    result = _print_stream(decoder, prompt, options)
+    if args.show_acceptance:
+        result = _print_coloured(decoder, prompt, options)
+    else:
+        result = _print_stream(decoder, prompt, options)
     if not args.quiet:
         sys.stderr.write(summary(result) + "\n")
     return 0
@@ -67,6 +79,17 @@ def summary(result: GenerationResult) -> str:
         f"acceptance {stats.acceptance_rate:.2f}, "
         f"ended by {result.finish_reason}, seed {result.seed}"
     )
+
+
+def _print_coloured(
+    decoder: Decoder, prompt: str | list[int], options: Options
+) -> GenerationResult:
+    result = decoder.generate(prompt, **options)
+    decode = decoder.tokenizer.decode if decoder.tokenizer is not None else None
+    sys.stdout.write(coloured(result, decode) + "\n")
+    sys.stdout.flush()
+    sys.stderr.write(legend() + "\n")
+    return result
 
 
 def _print_stream(decoder: Decoder, prompt: str | list[int], options: Options) -> GenerationResult:

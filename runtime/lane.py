@@ -1,0 +1,159 @@
+"""Slots and the graphs that serve them: one step feeds prompts and does everybody's round."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from spec_compile.errors import BackendError, SpecCompileError
+from spec_compile.manifest import Manifest
+from spec_compile.runtime.decoder import check_emitted, check_tokens
+from spec_compile.runtime.engine import Engine
+from spec_compile.runtime.slot_graphs import SlotGraphs
+from spec_compile.runtime.slot_plan import Call, Prompt, plan_calls
+from spec_compile.runtime.slots import Slots
+from spec_compile.runtime.ticket import Ticket
+
+
+class Lane:
+    """Requests side by side in the rows of one set of graphs; used by one thread.
+
+    Args:
+        engine: runs the graphs.
+        manifest: the bundle's contract.
+        num_slots: rows.
+        prefill_chunk: most tokens of prompts that a step feeds.
+        speculative: False decodes with the target alone.
+
+    Raises:
+        ArtifactError: a graph is damaged.
+        BackendError: the engine cannot load a graph, or the caches do not fit into memory.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        manifest: Manifest,
+        num_slots: int,
+        prefill_chunk: int,
+        *,
+        speculative: bool = True,
+    ) -> None:
+        config = manifest.config
+        try:
+            self._slots = Slots(num_slots, config.max_length)
+            self._graphs = SlotGraphs(engine, manifest, self._slots, speculative=speculative)
+        except MemoryError as error:
+            raise BackendError(
+                f"not enough memory for {num_slots} slots of {config.max_length} tokens; give "
+                "fewer slots, or export with a smaller --max-length"
+            ) from error
+        self._graphs.open()
+        self._vocab_size = manifest.vocab_size
+        self._num_drafted = self._graphs.num_speculative_tokens * config.num_drafts
+        # A smaller part could be rolled back faster than it is fed; see SlotGraphs.
+        self._prefill_chunk = max(prefill_chunk, self._graphs.window)
+        self._tickets: dict[int, Ticket] = {}  # by slot, oldest first
+
+    @property
+    def tickets(self) -> Sequence[Ticket]:
+        """The requests that sit in slots."""
+        return tuple(self._tickets.values())
+
+    def enter(self, ticket: Ticket) -> None:
+        """Seat a request in the lowest free slot; there must be one."""
+        slot = next(s for s in range(len(self._slots)) if not self._slots.is_occupied(s))
+        self._slots.enter(slot, ticket.prompt, ticket.options, ticket.seed)
+        self._tickets[slot] = ticket
+
+    def clear_ended(self) -> list[Ticket]:
+        """Let those leave that ended without us, and return them."""
+        ended = [slot for slot, ticket in self._tickets.items() if ticket.row.finished]
+        return [self._leave(slot) for slot in ended]
+
+    def step(self) -> list[Ticket]:
+        """Advance every running request by a round, and prompts by at most `prefill_chunk` tokens.
+
+        Returns:
+            Requests that have new tokens or an error; those that have ended have left.
+        """
+        self._close_gap()
+        running = [slot for slot in self._tickets if self._slots.is_running(slot)]
+        prompts = [
+            Prompt(slot, int(self._slots.fed[slot]), len(ticket.prompt))
+            for slot, ticket in self._tickets.items()
+            if not self._slots.is_running(slot)
+        ]
+        calls = plan_calls(
+            running,
+            prompts,
+            most_tokens=self._prefill_chunk,
+            window=self._graphs.window,
+            num_drafted=self._num_drafted,
+        )
+        return [ticket for call in calls for ticket in self._do(call)]
+
+    def _do(self, call: Call) -> list[Ticket]:
+        emitting = [slot for slot in call.slots if self._completes_round(call, slot)]
+        for slot in emitting:
+            self._graphs.draw(slot)
+        failed = self._run(call)
+        outputs = self._graphs.output_tokens[call.first : call.last].tolist()
+        counts = self._graphs.num_emitted[call.first : call.last].tolist()
+        now = time.monotonic()
+        changed = [self._fail(slot, error) for slot, error in failed.items()]
+        for slot in emitting:
+            if slot not in failed:
+                row = slot - call.first
+                changed.append(self._take(slot, outputs[row], counts[row], now))
+        return changed
+
+    def _completes_round(self, call: Call, slot: int) -> bool:
+        return slot not in call.ends or call.ends[slot] == len(self._tickets[slot].prompt)
+
+    def _run(self, call: Call) -> dict[int, SpecCompileError]:
+        """Run a call; when it fails, find out whose fault it is by running each row alone."""
+        try:
+            self._graphs.run(call)
+        except SpecCompileError as error:
+            if len(call.slots) == 1:
+                return {call.slots[0]: error}
+            failed: dict[int, SpecCompileError] = {}
+            for slot in call.slots:
+                failed |= self._run(call.alone(slot))
+            return failed
+        return {}
+
+    def _take(self, slot: int, block: list[int], count: int, now: float) -> Ticket:
+        ticket = self._tickets[slot]
+        self._slots.start(slot)
+        try:
+            check_emitted(0, count, len(block))
+            check_tokens(block[:count], self._vocab_size)
+            kept = ticket.row.accept(block[:count], ticket.lap(now))
+        except SpecCompileError as error:
+            return self._fail(slot, error)
+        self._slots.commit(slot, kept)
+        return self._leave(slot) if ticket.row.finished else ticket
+
+    def _fail(self, slot: int, error: SpecCompileError) -> Ticket:
+        self._graphs.wipe(slot)
+        ticket = self._leave(slot)
+        ticket.fail(error)
+        return ticket
+
+    def _leave(self, slot: int) -> Ticket:
+        self._slots.leave(slot)
+        return self._tickets.pop(slot)
+
+    def _close_gap(self) -> None:
+        """Seat the highest row in the lowest free slot: calls pay for the slots in between."""
+        while self._tickets:
+            free = next((s for s in range(len(self._slots)) if s not in self._tickets), None)
+            highest = max(self._tickets)
+            if free is None or free > highest:
+                return
+            self._graphs.move(highest, free)
+            self._slots.move(highest, free)
+            moved = {highest: free}
+            self._tickets = {moved.get(slot, slot): t for slot, t in self._tickets.items()}

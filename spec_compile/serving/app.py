@@ -1,0 +1,138 @@
+"""The application: routes, and the decoder's life around them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from spec_compile.errors import ConfigError
+from spec_compile.runtime.async_decoder import AsyncDecoder
+from spec_compile.serving.completions import Completions
+from spec_compile.serving.guard import Guard
+from spec_compile.serving.metrics import CONTENT_TYPE, Metrics
+from spec_compile.serving.problems import ApiError
+from spec_compile.serving.settings import ServerSettings
+from spec_compile.serving.wire import to_json
+
+
+class Readiness:
+    """Whether new requests are welcome: switched off while the server shuts down."""
+
+    def __init__(self) -> None:
+        self.draining = False
+
+
+def create_app(
+    decoder: AsyncDecoder, settings: ServerSettings, readiness: Readiness | None = None
+) -> Starlette:
+    """An ASGI application over `decoder`, which it closes at its end.
+
+    Args:
+        decoder: of a bundle with a tokenizer.
+        settings: limits and names.
+        readiness: what `/health/ready` reports.
+
+    Raises:
+        ConfigError: the bundle has no tokenizer.
+    """
+    if decoder.decoder.tokenizer is None:
+        raise ConfigError("a server needs a tokenizer, and this bundle has none")
+    metrics = Metrics(decoder.decoder.scheduler, settings.model_name)
+    completions = Completions(decoder, settings, metrics)
+    pages = _Pages(decoder, settings, metrics, readiness or Readiness())
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await decoder.generate([0], max_new_tokens=1)  # the first call of a graph is slow
+        yield
+        await decoder.aclose()
+
+    middleware = [Middleware(Guard, settings=settings, metrics=metrics)]
+    if settings.cors_origins:
+        cors: dict[str, Any] = {"allow_methods": ["GET", "POST"], "allow_headers": ["*"]}
+        middleware.append(
+            Middleware(CORSMiddleware, allow_origins=list(settings.cors_origins), **cors)
+        )
+    return Starlette(
+        routes=[
+            Route("/v1/completions", completions.text, methods=["POST"]),
+            Route("/v1/chat/completions", completions.chat, methods=["POST"]),
+            Route("/v1/models", pages.models),
+            Route("/v1/models/{name:path}", pages.model),
+            Route("/health", pages.ready),
+            Route("/health/ready", pages.ready),
+            Route("/health/live", pages.live),
+            Route("/metrics", pages.metrics),
+        ],
+        middleware=middleware,
+        exception_handlers={HTTPException: _http_error, ApiError: _api_error},
+        lifespan=lifespan,
+    )
+
+
+class _Pages:
+    """The small endpoints."""
+
+    def __init__(
+        self,
+        decoder: AsyncDecoder,
+        settings: ServerSettings,
+        metrics: Metrics,
+        readiness: Readiness,
+    ) -> None:
+        self._decoder, self._settings = decoder, settings
+        self._metrics, self._readiness = metrics, readiness
+        self._created = int(time.time())
+
+    async def models(self, _: Request) -> Response:
+        return _json({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        if request.path_params["name"] != self._settings.model_name:
+            raise ApiError(404, "this model does not exist", param="model", code="model_not_found")
+        return _json(self._model())
+
+    async def live(self, _: Request) -> Response:
+        alive = self._decoder.decoder.scheduler.is_running or self._readiness.draining
+        return _json({"status": "ok" if alive else "stopped"}, 200 if alive else 503)
+
+    async def ready(self, _: Request) -> Response:
+        if self._readiness.draining:
+            return _json({"status": "shutting down"}, 503)
+        return await self.live(_)
+
+    async def metrics(self, _: Request) -> Response:
+        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _model(self) -> dict[str, Any]:
+        return {
+            "id": self._settings.model_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "spec-compile",
+            "max_model_len": self._decoder.manifest.config.max_length,
+        }
+
+
+async def _api_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return ApiError(error.status_code, str(error.detail)).response()
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(to_json(value), status, media_type="application/json")
