@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Protocol, cast
 
+from spec_compile.engine_spec import EngineSpec
 from spec_compile.program import Program
 
 
@@ -18,17 +19,32 @@ class BuildContext:
     Args:
         vocab_size: V.
         weight_names: `<owner>.<name in the checkpoint>` by the address of a weight's memory.
+        max_length: tokens a row may hold.
+        batch_size: most rows of a call.
+        num_speculative_tokens: k.
+        compute_capabilities: devices to build for, as "8.9"; empty leaves the choice to the engine.
     """
 
     vocab_size: int
     weight_names: Mapping[int, str]
+    max_length: int
+    batch_size: int
+    num_speculative_tokens: int
+    compute_capabilities: tuple[str, ...] = ()
 
 
 class Backend(Protocol):
-    """Turns a program into engine files. May not change the program, nor write anywhere else."""
+    """Turns a program into engine files. May not change the program, nor write anywhere else.
+
+    Attributes:
+        name: what users give as `--backend`.
+        modules: what it imports.
+        engine: what the manifest says of the engines of the last `build`; None needs no saying.
+    """
 
     name: str
     modules: tuple[str, ...]
+    engine: EngineSpec | None
 
     def build(self, program: Program, context: BuildContext, folder: Path) -> Mapping[str, str]:
         """Write the engines of every graph into `folder`.
@@ -41,10 +57,18 @@ class Backend(Protocol):
         """
 
 
-_BACKENDS = {"onnxruntime": ("spec_compile.export.onnxruntime", "OnnxRuntimeBackend")}
+_BACKENDS = {
+    "onnxruntime": ("spec_compile.export.onnxruntime", "OnnxRuntimeBackend"),
+    "tensorrt": ("spec_compile.export.tensorrt", "TensorRtBackend"),
+    "tensorrt-rtx": ("spec_compile.export.tensorrt", "TensorRtRtxBackend"),
+}
 
 
 def backend(name: str) -> Backend:
-    """The backend called `name`; its own packages are imported here, not before."""
+    """The backend called `name`; its own packages are imported here, not before.
+
+    Raises:
+        BackendError: it cannot build on this machine.
+    """
     module, kind = _BACKENDS[name]
     return cast(Backend, getattr(import_module(module), kind)())

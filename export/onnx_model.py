@@ -20,11 +20,14 @@ from spec_compile.export.onnx_operators import (
     DOMAIN,
     OPSET_VERSION,
     PROCESS_LOGITS_NAME,
+    Transforms,
     process_logits_function,
     translations,
 )
+from spec_compile.export.onnx_rotary import cast_rotary_embedding_rule
 from spec_compile.export.onnx_weights import fold_transposed_weights, name_weights
 from spec_compile.program import Graph, first_line
+from spec_compile.sampling import process_logits
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ _FUSIONS = RewriteRuleSet(
     [
         *_rms_normalization.rms_normalization_rules,
         *_rotary_embedding.rotary_embedding_rules,
+        cast_rotary_embedding_rule,
         *_rotary_embedding.partial_embedding_rules,
     ]
 )
@@ -43,10 +47,17 @@ class OnnxTranslator:
     Args:
         vocab_size: V.
         weight_names: `<owner>.<name in the checkpoint>` by the address of a weight's memory.
+        transforms: the sampling transforms, in a form that the engine takes.
     """
 
-    def __init__(self, vocab_size: int, weight_names: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        vocab_size: int,
+        weight_names: Mapping[int, str],
+        transforms: Transforms = process_logits,
+    ) -> None:
         self.vocab_size, self.weight_names = vocab_size, weight_names
+        self.transforms = transforms
         self._sampling: ir.Function | None = None
 
     def translate(self, graph: Graph) -> ir.Model:
@@ -68,7 +79,7 @@ class OnnxTranslator:
 
     def _add_sampling(self, model: ir.Model) -> None:
         if self._sampling is None:
-            self._sampling = process_logits_function(self.vocab_size)
+            self._sampling = process_logits_function(self.vocab_size, self.transforms)
         model.functions[self._sampling.identifier()] = self._sampling
         ir_passes.InlinePass()(model)
         # Branches of the inlined function may reuse names of the graph around them.

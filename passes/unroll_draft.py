@@ -54,7 +54,9 @@ class DraftLoop(Composite):
         for index in range(self.num_steps):
             outputs = invoke(self.graph, step)
             logits = outputs["logits"] if index else select_rows(outputs["logits"], row)
-            token, law = self._propose(fit_vocabulary(logits, self.vocab_size), tensors, index)
+            # In float32 from here on, whatever the model computes in.
+            logits = fit_vocabulary(logits, self.vocab_size).float()
+            token, law = self._propose(logits, tensors, index)
             proposed.append(token)
             laws.append(law)
             caches = {s.alias_of: outputs[s.name] for s in self.graph.outputs if s.alias_of}

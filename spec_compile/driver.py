@@ -99,6 +99,7 @@ def compile(
     config, report = config or SpecConfig(), progress or (lambda _: None)
     folder = Path(output)
     check_output(folder)
+    builder = backend(config.backend)
     report(_READ)
     pair = open_pair(target, draft)
     captured = capture_pair(pair, config, report)
@@ -108,8 +109,7 @@ def compile(
     program = run_pipeline(captured, config, watchers, report)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
-        context = BuildContext(captured.vocab_size, _weight_names(captured.models))
-        files = backend(config.backend).build(program, context, staging)
+        files = builder.build(program, _build_context(captured, config), staging)
         report(_WRITE)
         pair.tokenizer.write(staging)
         manifest = Manifest(
@@ -123,6 +123,7 @@ def compile(
             graphs=describe_graphs(program, files),
             files=describe_files(staging),
             created_by=_versions(),
+            engine=builder.engine,
         )
         (staging / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return folder
@@ -226,6 +227,17 @@ def _max_length(pair: Pair, config: SpecConfig) -> int:
 
 def _head_rows(graph: Graph) -> int:
     return int(next(spec.shape[-1] for spec in graph.outputs if spec.name == "logits"))
+
+
+def _build_context(captured: Captured, config: SpecConfig) -> BuildContext:
+    return BuildContext(
+        vocab_size=captured.vocab_size,
+        weight_names=_weight_names(captured.models),
+        max_length=captured.max_length,
+        batch_size=config.batch_size,
+        num_speculative_tokens=config.num_speculative_tokens,
+        compute_capabilities=config.compute_capabilities,
+    )
 
 
 def _weight_names(models: dict[str, PreTrainedModel]) -> dict[int, str]:

@@ -61,6 +61,13 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", default=default.dtype, metavar="TYPE", help=_choices("of weights", DTYPES)
     )
+    parser.add_argument(
+        "--compute-capability",
+        action="append",
+        default=[],
+        metavar="X.Y",
+        help="device that tensorrt-rtx builds for, such as 8.9; may be given several times",
+    )
     parser.add_argument("--quantize", metavar="TYPE", help="not supported in this version")
     parser.add_argument(
         "--max-length",
@@ -155,6 +162,7 @@ def _config(args: argparse.Namespace) -> SpecConfig:
         dtype=args.dtype,
         max_length=args.max_length,
         batch_size=args.batch_size,
+        compute_capabilities=tuple(args.compute_capability),
     )
 
 

@@ -32,7 +32,13 @@ def build_onnx(
 ) -> dict[str, Path]:
     """The ONNX files of `program` in `folder`, by graph; weights are named after `models`."""
     folder.mkdir(parents=True, exist_ok=True)
-    context = BuildContext(vocab_size, weight_names(**models))
+    context = BuildContext(
+        vocab_size,
+        weight_names(**models),
+        max_length=64,
+        batch_size=8,
+        num_speculative_tokens=4,
+    )
     files = OnnxRuntimeBackend().build(program, context, folder)
     return {name: folder / file for name, file in files.items()}
 
