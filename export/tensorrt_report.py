@@ -39,8 +39,9 @@ class BuildLog:
         return " ".join(errors[0].split())[:300] if errors else "it gives no reason"
 
     def as_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
-        log = [f"{severity}: {text}" for severity, text in self.lines]
+        """Ready for JSON; where the file lay while it was built concerns nobody."""
+        kept = [line for line in self.lines if "Input filename" not in line[1]]
+        log = [f"{severity}: {text}" for severity, text in kept]
         return {"log": log, "num_verbose_messages": self.num_verbose}
 
 
