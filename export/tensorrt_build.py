@@ -35,6 +35,8 @@ class EngineBuilder:
         self._trt, self._log = trt, BuildLog()
         self._capabilities = [_capability(trt, text) for text in capabilities]
         self.timing_cache = b""
+        # TensorRT for RTX measures on the user's device instead.
+        self._measures = trt.__name__ == "tensorrt"
         try:
             self._builder = trt.Builder(new_logger(trt, self._log))
         except (RuntimeError, TypeError) as error:
@@ -70,7 +72,8 @@ class EngineBuilder:
             raise BackendError(
                 f"{self._trt.__name__} cannot build {path.stem}: {self._log.first_error}"
             )
-        self._keep_timing_cache(config)
+        if self._measures:
+            self.timing_cache = bytes(config.get_timing_cache().serialize())
         engine = bytes(plan)
         _LOG.info("built %s in %.1f s, %d bytes", path.stem, seconds, len(engine))
         report |= {"seconds": round(seconds, 3), "size": len(engine), **self._log.as_dict()}
@@ -102,7 +105,8 @@ class EngineBuilder:
                 config.set_compute_capability(capability, index)
         for profile in profiles:
             config.add_optimization_profile(self._profile(network, profile))
-        config.set_timing_cache(config.create_timing_cache(self.timing_cache), False)
+        if self._measures:
+            config.set_timing_cache(config.create_timing_cache(self.timing_cache), False)
         return config
 
     def _profile(self, network: Any, profile: Profile) -> Any:
@@ -123,12 +127,6 @@ class EngineBuilder:
             ]
             made.set_shape(tensor.name, *shapes)
         return made
-
-    def _keep_timing_cache(self, config: Any) -> None:
-        cache = config.get_timing_cache()
-        # TensorRT for RTX measures on the user's device instead, and its cache stays a header.
-        if cache is not None and self._trt.__name__ == "tensorrt":
-            self.timing_cache = bytes(cache.serialize())
 
 
 def _allow_decomposition(trt: Any, network: Any) -> None:

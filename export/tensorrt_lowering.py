@@ -9,11 +9,14 @@ import onnx_ir as ir
 
 from spec_compile.engine_spec import WRITTEN_AGAIN
 from spec_compile.errors import BackendError
+from spec_compile.export.tensorrt_attention import lower_capped_attention
 
 
 def lower_for_tensorrt(model: ir.Model) -> int:
     """Rewrite `model` in place; the number of nodes that were rewritten."""
-    return separate_cache_writes(model.graph) + _choose_first_index(model.graph)
+    graph = model.graph
+    count = lower_capped_attention(graph)
+    return count + separate_cache_writes(graph) + _choose_first_index(graph)
 
 
 def separate_cache_writes(graph: ir.Graph) -> int:

@@ -29,7 +29,7 @@ from tests.helpers.tiny_models import VOCAB_SIZE
 
 trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed")
 SMOLLM2 = os.environ.get("SPEC_COMPILE_SMOLLM2", "")
-LAYERS = {"target": 6, "draft": 2}  # of the presets llama and small
+LAYERS = {"target": 6, "draft": 1}  # of the presets llama and small
 K, MAX_LENGTH = 4, 256
 
 
@@ -89,7 +89,9 @@ def test_tensors_are_the_manifests(bundle: Bundle) -> None:
         writes = [tensor.name for tensor in spec.outputs if tensor.alias_of is not None]
         further = [write for write in writes if not write.startswith("next_")]
         assert sorted(graph["inputs_written_again"]) == sorted(w + WRITTEN_AGAIN for w in further)
-        assert len(further) == (0 if name in ("target", "verify") else 2 * 2 * (K - 1))
+        assert len(further) == (
+            0 if name in ("target", "verify") else 2 * LAYERS["draft"] * (K - 1)
+        )
 
 
 def test_the_manifest_says_what_runs_the_engines(bundle: Bundle) -> None:
@@ -224,7 +226,9 @@ def test_other_architectures_parse(tmp_path: Path, kind: str) -> None:
         reader.get_error(index).desc() for index in range(reader.num_errors)
     ]
     kinds = Counter(network.get_layer(i).type.name for i in range(network.num_layers))
-    assert (kinds["ATTENTION_INPUT"], kinds["KV_CACHE_UPDATE"]) == (2, 4)
+    # Attention that caps its scores is lowered: TensorRT's has no such form.
+    assert kinds["ATTENTION_INPUT"] == (0 if kind == "gemma2" else 2)
+    assert kinds["KV_CACHE_UPDATE"] == 4
 
 
 @pytest.mark.skipif(has_device(), reason="there is a device here")

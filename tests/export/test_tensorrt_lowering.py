@@ -25,10 +25,10 @@ from spec_compile.manifest import GraphSpec
 from spec_compile.program import Graph, Program, as_function, call
 from spec_compile.sampling import Sampling, process_logits
 from tests.export.conftest import MAX_LENGTH, OnnxPair, round_inputs
-from tests.export.test_onnx_model import all_nodes
+from tests.export.test_onnx_model import all_nodes, captured, two_calls
 from tests.helpers.captured import capture_pair, eager_model, run_pipeline, updated_caches
 from tests.helpers.graph_builder import GraphBuilder
-from tests.helpers.onnx_files import weight_names
+from tests.helpers.onnx_files import OnnxFile, weight_names
 from tests.helpers.tiny_models import VOCAB_SIZE
 
 Models = dict[str, Any]
@@ -138,6 +138,19 @@ def test_the_lowest_of_equal_scores_is_chosen(tmp_path: Path) -> None:
     rows = [[1.0, 3.0, 3.0, 0.0], [2.0, 2.0, 2.0, 2.0], [0.0, 0.0, 0.0, 5.0], [np.nan] * 4]
     (index,) = session.run(None, {"scores": np.array(rows, dtype=np.float32)})
     assert index.tolist() == [1, 0, 3, 3]
+
+
+@pytest.mark.parametrize("rows,num_new", [(1, 1), (3, 7)])
+def test_capped_attention_is_what_torch_computes(tmp_path: Path, rows: int, num_new: int) -> None:
+    graph, model = captured("gemma2")
+    path = written(Program({"target": graph}), tmp_path, {"target": model})["target"]
+    file = OnnxFile(path, graph)
+    assert not [n for n in onnx.load(path).graph.node if n.op_type == "Attention"]
+    module = as_function(graph)
+    expected = two_calls(lambda tensors: call(graph, module, tensors), graph, rows, num_new)
+    actual = two_calls(file, graph, rows, num_new)
+    for output, value in expected.items():
+        torch.testing.assert_close(actual[output], value, rtol=0, atol=1e-4)
 
 
 def test_a_cache_that_is_no_input_is_refused(tmp_path: Path) -> None:
