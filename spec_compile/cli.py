@@ -36,6 +36,8 @@ _EXTRA_OF = {
     "onnxscript": "compile",
     "onnx_ir": "compile",
     "onnxruntime": "cpu",
+    "tensorrt": "tensorrt",
+    "tensorrt_rtx": "tensorrt-rtx",
 }
 
 
