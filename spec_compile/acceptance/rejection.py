@@ -15,7 +15,7 @@ from spec_compile.acceptance.base import (
 from spec_compile.sampling import sample
 
 # Below this the residual is rounding noise of two equal laws, and no law to draw from.
-_NO_MASS = 1e-30
+NO_MASS = 1e-30
 
 
 class Rejection(Rule):
@@ -68,5 +68,5 @@ def _following_law(draft_probs: Tensor, target_probs: Tensor, num_accepted: Tens
     target_row = take_rows(target_probs, num_accepted)
     draft_row = take_rows(draft_probs, num_accepted.clamp(max=num_drafted - 1))
     residual_mass = (target_row - draft_row).relu().sum(dim=-1)
-    subtract = (num_accepted < num_drafted) & (residual_mass > _NO_MASS)
+    subtract = (num_accepted < num_drafted) & (residual_mass > NO_MASS)
     return (target_row - draft_row * subtract[:, None].to(draft_row.dtype)).relu()
