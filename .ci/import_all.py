@@ -18,12 +18,14 @@ COMPILE_PACKAGES = (
     "onnx_ir",
     "safetensors",
     "sympy",
+    "triton",
 )
 COMPILER = (
     "acceptance",
     "driver",
     "export",
     "graph_call",
+    "kernels",
     "ops",
     "passes",
     "program",
