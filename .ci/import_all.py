@@ -18,6 +18,7 @@ COMPILE_PACKAGES = (
     "onnx_ir",
     "safetensors",
     "sympy",
+    "triton",
 )
 COMPILER = (
     "acceptance",
@@ -25,6 +26,7 @@ COMPILER = (
     "export",
     "graph_call",
     "graph_weights",
+    "kernels",
     "ops",
     "passes",
     "program",
