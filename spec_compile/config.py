@@ -83,8 +83,8 @@ class SpecConfig:
         _one_of("dtype", self.dtype, DTYPES)
         if self.dtype not in DTYPES_OF_BACKEND[self.backend]:
             raise ConfigError(
-                f"dtype={self.dtype!r} is not supported: ONNX Runtime's CPU kernels compute in "
-                "float32 and would only add casts; for smaller weights take quantize='int8'"
+                f"dtype={self.dtype!r} is not supported by backend={self.backend!r}, which runs on "
+                "CPUs in float32; for smaller weights take backend='onnxruntime', quantize='int8'"
             )
         _check_capabilities(self.compute_capabilities, self.backend)
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)

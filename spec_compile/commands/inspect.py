@@ -54,9 +54,9 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
     target, draft = config.quantize or config.dtype, config.quantize_draft or config.dtype
     yield f"engine       {config.backend}, weights: target {target}, draft {draft}"
     if manifest.engine is not None:
+        devices = ", ".join(manifest.engine.compute_capabilities)
         needs = f"{manifest.engine.package} {manifest.engine.version}"
-        devices = ", ".join(manifest.engine.compute_capabilities) or "those that it chose"
-        yield f"needs        {needs}, devices: {devices}"
+        yield f"needs        {needs}" + (f", a device of {devices}" if devices else "")
     yield f"capacity     {config.max_length} tokens a row, {config.batch_size} rows"
     yield f"vocabulary   {manifest.vocab_size} ids, EOS {list(manifest.eos_token_ids)}"
     for name, model in manifest.models.items():
