@@ -128,6 +128,17 @@ def test_other_types_build(tmp_path: Path, dtype: str) -> None:
         assert graph["layers"]["KV_CACHE_UPDATE"] > 0
 
 
+def test_several_drafts_build(tmp_path: Path) -> None:
+    """The target's caches are written, then the survivor's entries are moved."""
+    options = {"acceptance": "fanout", "num_drafts": 2, "num_speculative_tokens": 2}
+    bundle = export(tmp_path, "verify", max_length=64, **options)
+    verify = report(bundle)["verify"]
+    assert verify["layers"]["KV_CACHE_UPDATE"] == 2 * 2 * LAYERS["target"]
+    assert len(verify["inputs_written_again"]) == 2 * LAYERS["target"]
+    engine = bundle.manifest.engine
+    assert engine is not None and engine.profiles["draft"][0].tokens.best == 3
+
+
 def has_device() -> bool:
     try:
         return bool(device_capability())
