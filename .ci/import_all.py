@@ -19,6 +19,7 @@ COMPILE_PACKAGES = (
     "onnx_ir",
     "safetensors",
     "sympy",
+    "triton",
 )
 SERVE_PACKAGES = ("starlette", "uvicorn")
 SERVER = ("serving",)
@@ -28,6 +29,7 @@ COMPILER = (
     "export",
     "graph_call",
     "graph_weights",
+    "kernels",
     "ops",
     "passes",
     "program",

@@ -21,12 +21,15 @@ from spec_compile.export.onnx_operators import (
     DOMAIN,
     OPSET_VERSION,
     PROCESS_LOGITS_NAME,
+    Transforms,
     process_logits_function,
     translations,
 )
+from spec_compile.export.onnx_rotary import cast_rotary_embedding_rule
 from spec_compile.export.onnx_weights import fold_transposed_weights, name_weights
 from spec_compile.export.type_promotion import promotion_by_metadata
 from spec_compile.program import Graph, Program, first_line
+from spec_compile.sampling import process_logits
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ _FUSIONS = RewriteRuleSet(
     [
         *_rms_normalization.rms_normalization_rules,
         *_rotary_embedding.rotary_embedding_rules,
+        cast_rotary_embedding_rule,
         *_rotary_embedding.partial_embedding_rules,
     ]
 )
@@ -44,10 +48,13 @@ class OnnxTranslator:
 
     Args:
         weight_names: `<owner>.<name in the checkpoint>` by the address of a weight's memory.
+        transforms: the sampling transforms, in a form that the engine takes.
     """
 
-    def __init__(self, weight_names: Mapping[int, str]) -> None:
-        self.weight_names = weight_names
+    def __init__(
+        self, weight_names: Mapping[int, str], transforms: Transforms = process_logits
+    ) -> None:
+        self.weight_names, self.transforms = weight_names, transforms
         self._sampling: dict[int, ir.Function] = {}
 
     def translate(self, graph: Graph) -> ir.Model:
@@ -74,7 +81,7 @@ class OnnxTranslator:
             assert logits is not None and logits.shape is not None
             size = int(logits.shape[-1])  # type: ignore[arg-type]
             if size not in self._sampling:
-                self._sampling[size] = process_logits_function(size)
+                self._sampling[size] = process_logits_function(size, self.transforms)
             function = self._sampling[size]
             node.op_type = function.name
             model.functions[function.identifier()] = function

@@ -22,6 +22,9 @@ DOMAIN = "spec_compile"
 PROCESS_LOGITS_NAME = "ProcessLogits"
 _OP = onnxscript_values.Opset("", OPSET_VERSION)
 
+Transforms = Callable[[Tensor, Sampling], Tensor]
+"""Logits [B, R, V] and sampling options to the law that is sampled."""
+
 
 def translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
     """What torch.onnx.export needs to know of our operators."""
@@ -88,11 +91,17 @@ def _register_schema() -> None:
 
 
 class _ProcessLogits(nn.Module):
+    def __init__(self, transforms: Transforms) -> None:
+        super().__init__()
+        self.transforms = transforms
+
     def forward(self, logits: Tensor, *options: Tensor) -> Tensor:
-        return process_logits(logits, Sampling(*options))
+        return self.transforms(logits, Sampling(*options))
 
 
-def process_logits_function(vocab_size: int) -> ir.Function:
+def process_logits_function(
+    vocab_size: int, transforms: Transforms = process_logits
+) -> ir.Function:
     """The sampling transforms for a vocabulary of `vocab_size` as an ONNX function."""
     # Earlier traces in this process leave guards on sizes, which a second one would trip over.
     torch.compiler.reset()
@@ -102,7 +111,7 @@ def process_logits_function(vocab_size: int) -> ir.Function:
         for dtype in (torch.float32, torch.int64, torch.float32, torch.float32)
     )
     program = torch.export.export(
-        _ProcessLogits(),
+        _ProcessLogits(transforms),
         (torch.zeros(3, 5, vocab_size), *options),
         dynamic_shapes=({0: row, 1: rows}, ({0: row},) * len(options)),
         strict=False,

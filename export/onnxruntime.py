@@ -19,6 +19,7 @@ class OnnxRuntimeBackend:
 
     name = "onnxruntime"
     modules = ("onnx", "onnxscript", "onnx_ir")
+    engine = None
 
     def build(self, program: Program, context: BuildContext, folder: Path) -> Mapping[str, str]:
         """Translate every graph, lower it and write it with its weights; see `Backend.build`."""

@@ -39,8 +39,12 @@ class DraftVocabulary:
         return tokens if self._last is None else tokens.clamp(max=self._last)
 
     def fit(self, logits: Tensor) -> Tensor:
-        """Logits [..., N] that laws are made of: of the trimmed vocabulary, or of all V tokens."""
-        return logits if self.is_trimmed else fit_vocabulary(logits, self.vocab_size)
+        """Logits [..., N] that laws are made of: of the trimmed vocabulary, or of all V tokens.
+
+        They are float32, whatever the model computes in.
+        """
+        fitting = logits if self.is_trimmed else fit_vocabulary(logits, self.vocab_size)
+        return fitting.float()
 
     def token_of(self, index: Tensor, outputs: Mapping[str, Tensor]) -> Tensor:
         """Token ids of places in the laws; `outputs` are the model's."""

@@ -47,7 +47,8 @@ def open_engine(bundle: Bundle, *, num_threads: int | None = None) -> Engine:
 
     Args:
         bundle: an opened bundle.
-        num_threads: threads of one graph call; None leaves the choice to the engine.
+        num_threads: threads of one graph call; None leaves the choice to the engine. An engine on
+            a device has no use for it.
 
     Raises:
         BackendError: no such engine, or its package is not installed.
@@ -57,7 +58,11 @@ def open_engine(bundle: Bundle, *, num_threads: int | None = None) -> Engine:
         from spec_compile.runtime.engines.onnxruntime import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine(bundle, num_threads=num_threads)
+    if backend in ("tensorrt", "tensorrt-rtx"):
+        from spec_compile.runtime.engines.tensorrt import TensorRtEngine
+
+        return TensorRtEngine(bundle)
     raise BackendError(
-        f"the bundle was exported for {backend!r}, this spec-compile runs onnxruntime alone; "
+        f"the bundle was exported for {backend!r}, which this spec-compile does not run; "
         "upgrade it, or export with --backend onnxruntime"
     )

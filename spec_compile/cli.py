@@ -40,6 +40,8 @@ _EXTRA_OF = {
     "onnxruntime": "cpu",
     "starlette": "serve",
     "uvicorn": "serve",
+    "tensorrt": "tensorrt",
+    "tensorrt_rtx": "tensorrt-rtx",
 }
 
 

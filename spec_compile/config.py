@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from spec_compile.engine_spec import is_compute_capability
 from spec_compile.errors import ConfigError
 
 RULES_FOR_SEVERAL_DRAFTS = ("kseq", "recursive", "recursive_wor", "topk_plus_one", "fanout")
@@ -17,8 +19,13 @@ ACCEPTANCE_RULES = (
     *RULES_FOR_SEVERAL_DRAFTS,
 )
 FUSIONS = ("verify", "step")
-BACKENDS = ("onnxruntime",)
-DTYPES = ("float32",)
+BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")
+DTYPES = ("float32", "float16", "bfloat16")
+DTYPES_OF_BACKEND: Mapping[str, tuple[str, ...]] = {
+    "onnxruntime": ("float32",),
+    "tensorrt": DTYPES,
+    "tensorrt-rtx": DTYPES,
+}
 QUANTIZATIONS = ("int8", "int4")
 NOT_QUANTIZED = "none"
 DEFAULT_MAX_LENGTH = 1024
@@ -48,6 +55,8 @@ class SpecConfig:
         draft_vocab: how many tokens the draft may propose, the most frequent of
             `draft_vocab_text`; None leaves them all.
         draft_vocab_text: UTF-8 file in the manner of what will be generated.
+        compute_capabilities: devices to build for, as "8.9"; tensorrt-rtx only. None leaves the
+            choice to it; tensorrt builds for the device that it finds.
 
     Raises:
         ConfigError: a value that no compile can use.
@@ -65,22 +74,29 @@ class SpecConfig:
     quantize_draft: str | None = None
     draft_vocab: int | None = None
     draft_vocab_text: str | None = None
+    compute_capabilities: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
         _one_of("fusion", self.fusion, FUSIONS)
         _one_of("backend", self.backend, BACKENDS)
-        if self.dtype in ("float16", "bfloat16"):
-            raise ConfigError(
-                f"dtype={self.dtype!r} is not supported: ONNX Runtime's CPU kernels compute in "
-                "float32 and would only add casts; for smaller weights take quantize='int8'"
-            )
         _one_of("dtype", self.dtype, DTYPES)
+        if self.dtype not in DTYPES_OF_BACKEND[self.backend]:
+            raise ConfigError(
+                f"dtype={self.dtype!r} is not supported by backend={self.backend!r}, which runs on "
+                "CPUs in float32; for smaller weights take backend='onnxruntime', quantize='int8'"
+            )
+        _check_capabilities(self.compute_capabilities, self.backend)
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
         _at_least("batch_size", self.batch_size, 1)
         _at_least("num_drafts", self.num_drafts, 1)
         _one_of("quantize", self.quantize, (None, *QUANTIZATIONS))
         _one_of("quantize_draft", self.quantize_draft, (None, NOT_QUANTIZED, *QUANTIZATIONS))
+        if self.quantized_models and self.backend != "onnxruntime":
+            raise ConfigError(
+                f"quantize is not supported by backend={self.backend!r}: block-wise weights use an "
+                "operator of ONNX Runtime; take dtype='float16', or backend='onnxruntime'"
+            )
         if (self.num_drafts > 1) != (self.acceptance in RULES_FOR_SEVERAL_DRAFTS):
             takes_several = self.num_drafts == 1
             takes = "several drafts (num_drafts)" if takes_several else "one draft"
@@ -122,6 +138,16 @@ def _one_of(name: str, value: object, allowed: tuple[str | None, ...]) -> None:
     if value not in allowed:
         choices = ", ".join(choice for choice in allowed if choice is not None)
         raise ConfigError(f"{name}={value!r} is not supported; choose one of {choices}")
+
+
+def _check_capabilities(capabilities: tuple[str, ...], backend: str) -> None:
+    if capabilities and backend != "tensorrt-rtx":
+        raise ConfigError(
+            f"compute_capabilities is for backend='tensorrt-rtx' alone, not {backend!r}"
+        )
+    for text in capabilities:
+        if not is_compute_capability(text):
+            raise ConfigError(f"compute_capabilities: {text!r} is none; give it as '8.9'")
 
 
 def _at_least(name: str, value: object, minimum: int) -> None:

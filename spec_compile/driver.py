@@ -102,6 +102,7 @@ def compile(
     config, report = config or SpecConfig(), progress or (lambda _: None)
     folder = Path(output)
     check_output(folder)
+    builder = backend(config.backend)
     report(_READ)
     pair = open_pair(target, draft)
     captured = capture_pair(pair, config, report)
@@ -111,8 +112,7 @@ def compile(
     program = run_pipeline(captured, config, watchers, report)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
-        context = _build_context(captured, program, config)
-        files = backend(config.backend).build(program, context, staging)
+        files = builder.build(program, _build_context(captured, program, config), staging)
         report(_WRITE)
         pair.tokenizer.write(staging)
         manifest = Manifest(
@@ -126,6 +126,7 @@ def compile(
             graphs=describe_graphs(program, files),
             files=describe_files(staging),
             created_by=_versions(),
+            engine=builder.engine,
         )
         (staging / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return folder
@@ -243,11 +244,13 @@ def _head_rows(graph: Graph) -> int:
 
 def _build_context(captured: Captured, program: Program, config: SpecConfig) -> BuildContext:
     return BuildContext(
-        captured.vocab_size,
-        program.weight_names,
-        captured.max_length,
-        config.batch_size,
-        config.quantized_models,
+        vocab_size=captured.vocab_size,
+        weight_names=program.weight_names,
+        max_length=captured.max_length,
+        batch_size=config.batch_size,
+        num_speculative_tokens=config.num_speculative_tokens,
+        quantize=config.quantized_models,
+        compute_capabilities=config.compute_capabilities,
     )
 
 

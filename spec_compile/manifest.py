@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_compile.engine_spec import EngineSpec, read_engine_spec
 from spec_compile.errors import ArtifactError
 from spec_compile.graph_contract import (
     FREE_SIZES,
@@ -69,6 +70,7 @@ class Manifest:
         graphs: the graphs that `config.fusion` asks for.
         files: every file of the bundle but the manifest itself; keys are POSIX paths inside it.
         created_by: tool -> version.
+        engine: what engines of a device need to be run; None where `config.backend` needs nothing.
         format_version: version of this format.
 
     Raises:
@@ -83,6 +85,7 @@ class Manifest:
     graphs: Mapping[str, GraphSpec]
     files: Mapping[str, FileSpec]
     created_by: Mapping[str, str] = field(default_factory=dict)
+    engine: EngineSpec | None = None
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -113,6 +116,7 @@ class Manifest:
             "models": {name: vars(model) for name, model in self.models.items()},
             "graphs": {name: _graph_to_json(graph) for name, graph in self.graphs.items()},
             "files": {name: vars(file) for name, file in self.files.items()},
+            **({"engine": self.engine.as_dict()} if self.engine else {}),
         }
         return json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
 
@@ -279,5 +283,7 @@ def _read_manifest(raw: object) -> Manifest:
         "graphs": {n: read_graph(Fields(v, w)) for n, v, w in top.items("graphs")},
         "files": {n: read_file(Fields(v, w)) for n, v, w in top.items("files")},
     }
+    if top.has("engine"):
+        manifest_fields["engine"] = read_engine_spec(Fields(top.take("engine"), "engine"))
     top.finish()
     return Manifest(**manifest_fields)

@@ -19,7 +19,7 @@ import spec_compile
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-PINNED_EXTRAS = ("compile", "cpu", "serve", "bench", "dev")
+PINNED_EXTRAS = ("compile", "cpu", "serve", "tensorrt-rtx", "bench", "dev")
 
 
 def constraints() -> dict[str, Version]:

@@ -111,7 +111,11 @@ class Variants:
     def _context(self, program: Program) -> BuildContext:
         probs = next(s for s in program.graphs["verify"].inputs if s.name == "draft_probs")
         return BuildContext(
-            int(probs.shape[-1]), program.weight_names, self.max_length, self.config.batch_size
+            int(probs.shape[-1]),
+            program.weight_names,
+            self.max_length,
+            self.config.batch_size,
+            self.config.num_speculative_tokens,
         )
 
     def _write(self, edits: tuple[str, ...]) -> Path:

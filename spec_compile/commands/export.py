@@ -68,6 +68,13 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the same for the draft alone, or {NOT_QUANTIZED} (default: as --quantize)",
     )
     parser.add_argument(
+        "--compute-capability",
+        action="append",
+        default=[],
+        metavar="X.Y",
+        help="device that tensorrt-rtx builds for, such as 8.9; may be given several times",
+    )
+    parser.add_argument(
         "--max-length",
         type=int,
         metavar="N",
@@ -182,6 +189,7 @@ def _config(args: argparse.Namespace) -> SpecConfig:
         quantize_draft=args.quantize_draft,
         draft_vocab=args.draft_vocab,
         draft_vocab_text=args.draft_vocab_text,
+        compute_capabilities=tuple(args.compute_capability),
     )
 
 

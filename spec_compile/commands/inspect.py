@@ -53,6 +53,10 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
     yield f"fusion       {config.fusion}, {drafts} a round"
     target, draft = config.quantize or config.dtype, config.quantize_draft or config.dtype
     yield f"engine       {config.backend}, weights: target {target}, draft {draft}"
+    if manifest.engine is not None:
+        devices = ", ".join(manifest.engine.compute_capabilities)
+        needs = f"{manifest.engine.package} {manifest.engine.version}"
+        yield f"needs        {needs}" + (f", a device of {devices}" if devices else "")
     yield f"capacity     {config.max_length} tokens a row, {config.batch_size} rows"
     yield f"vocabulary   {manifest.vocab_size} ids, EOS {list(manifest.eos_token_ids)}"
     for name, model in manifest.models.items():
@@ -65,10 +69,10 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
         yield f"graph {name} ({graph.file})"
         yield f"  inputs     {_tensors(graph.inputs)}"
         yield f"  outputs    {_tensors(graph.outputs)}"
-        counts = operators.get(name, {})
-        yield f"  {sum(counts.values())} nodes    " + ", ".join(
-            f"{count} {op}" for op, count in counts.items()
-        )
+        if name in operators:
+            counts = operators[name]
+            kinds = ", ".join(f"{count} {op}" for op, count in counts.items())
+            yield f"  {sum(counts.values())} nodes    {kinds}"
     yield ""
     yield "files"
     for name, file in manifest.files.items():

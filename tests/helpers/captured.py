@@ -52,10 +52,14 @@ def capture_pair(
     target: PreTrainedModel, draft: PreTrainedModel, config: SpecConfig, max_length: int
 ) -> Program:
     """The program that the pipeline starts from."""
-    slots = max_length + config.num_speculative_tokens
     graphs = {
         name: capture_model(
-            model, max_length=max_length, slots=slots, batch_size=config.batch_size, prefix=prefix
+            model,
+            max_length=max_length,
+            slots=max_length + config.num_drafts * config.num_speculative_tokens,
+            batch_size=config.batch_size,
+            prefix=prefix,
+            tree=config.num_drafts > 1,
         )
         for name, model, prefix in (("target", target, ""), ("draft", draft, "draft_"))
     }

@@ -87,7 +87,7 @@ def translated(name: str, batch_size: int = 8) -> Translated:
     program = Program({"target": capture_model(model)}, name_weights_of({"target": model}))
     for each in (PackProjections(), RemoveNoOps(), MergeDuplicates()):
         program = each(program).program
-    context = BuildContext(VOCAB_SIZE, program.weight_names, MAX_LENGTH, batch_size)
+    context = BuildContext(VOCAB_SIZE, program.weight_names, MAX_LENGTH, batch_size, 2)
     standard = translate_program(program, context)["target"]
     return Translated(program.graphs["target"], context, standard)
 

@@ -29,7 +29,7 @@ def build_onnx(
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = {**name_weights_of(models), **program.weight_names}
-    context = BuildContext(vocab_size, names, max_length=1, batch_size=1)
+    context = BuildContext(vocab_size, names, max_length=1, batch_size=1, num_speculative_tokens=1)
     files = write_models(translate_program(program, context), folder)
     return {name: folder / file for name, file in files.items()}
 

@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from spec_compile.export.backend import BuildContext
 from spec_compile.export.cpu.fuse_skip_norms import FuseSkipNorms
 
-CONTEXT = BuildContext(vocab_size=8, weight_names={}, max_length=8, batch_size=2)
+CONTEXT = BuildContext(
+    vocab_size=8, weight_names={}, max_length=8, batch_size=2, num_speculative_tokens=2
+)
 SUM_AND_NORM = """
     s = Add(x, y)
     n = {norm}

@@ -13,7 +13,9 @@ from spec_compile.export.cpu.masks import Masks
 from spec_compile.export.cpu.slice_caches import SliceCaches
 
 SLOTS, MAX_LENGTH = 12, 10
-CONTEXT = BuildContext(vocab_size=8, weight_names={}, max_length=MAX_LENGTH, batch_size=2)
+CONTEXT = BuildContext(
+    vocab_size=8, weight_names={}, max_length=MAX_LENGTH, batch_size=2, num_speculative_tokens=2
+)
 CAUSAL = "m = LessOrEqual(slots, position)"
 WINDOW = """
     c = LessOrEqual(slots, position)

@@ -34,7 +34,9 @@ def test_a_tied_head_is_read_by_another_name_from_the_same_place(
 ) -> None:
     program = onnx_pair.program
     names = {**name_weights_of(onnx_pair.models), **program.weight_names}
-    context = BuildContext(VOCAB_SIZE, names, MAX_LENGTH, CONFIG.batch_size)
+    context = BuildContext(
+        VOCAB_SIZE, names, MAX_LENGTH, CONFIG.batch_size, CONFIG.num_speculative_tokens
+    )
     model = translate_program(Program({"target": program.graphs["target"]}), context)["target"]
     assert SeparateHeads()(model, context).rewrites == 1
     assert SeparateHeads()(model, context).rewrites == 0
