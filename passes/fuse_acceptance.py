@@ -68,7 +68,11 @@ class VerifyAndAccept(Composite):
             return tokens
         padded = torch.nn.functional.pad(tokens, (0, self.num_drafted))
         slots = tensors["num_new"][:, None] + torch.arange(self.num_drafted)
-        return padded.scatter(1, slots, tensors["draft_tokens"])
+        drafts = tensors["draft_tokens"]
+        if not self.rule.uses_draft_probs:
+            # -1 proposes nothing, but something has to be read.
+            drafts = drafts.clamp(min=0)
+        return padded.scatter(1, slots, drafts)
 
     def _accept(self, logits: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         no_drafts = logits.new_zeros((logits.shape[0], 0), dtype=torch.int64)

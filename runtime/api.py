@@ -108,7 +108,8 @@ class Decoder:
     """Generates from a bundle. Several generations, also from several threads, may run at a time.
 
     Every method that generates takes the keyword options of `GenerationOptions`: `max_new_tokens`,
-    `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, `ignore_eos`, `speculative`, `chat`.
+    `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, `ignore_eos`, `speculative`,
+    `prompt_lookup_min`, `prompt_lookup_max`, `chat`.
 
     Args:
         bundle: an opened bundle.

@@ -12,6 +12,12 @@ GRAPHS_OF_FUSION: Mapping[str, tuple[str, ...]] = {
 FREE_SIZES = ("B", "T")
 
 
+def required_graphs(fusion: str, drafter: str) -> tuple[str, ...]:
+    """Graphs that a bundle must have; prompt lookup has no draft."""
+    names = GRAPHS_OF_FUSION[fusion]
+    return names if drafter == "model" else tuple(name for name in names if name != "draft")
+
+
 @dataclass(frozen=True)
 class Expected:
     """What a tensor must be.

@@ -7,7 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from spec_compile.commands.sampling_arguments import add_sampling_arguments, given_sampling
+from spec_compile.commands.sampling_arguments import (
+    add_lookup_arguments,
+    add_sampling_arguments,
+    given_lookup,
+    given_sampling,
+)
 from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.runtime.api import Decoder, GenerationResult, load
 from spec_compile.runtime.requests import GenerationOptions, Options
@@ -37,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target-only", action="store_true", help="decode with the target model alone"
     )
+    add_lookup_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of the engine")
@@ -95,6 +101,7 @@ def _options(args: argparse.Namespace) -> Options:
         "stop": args.stop,
         "ignore_eos": args.ignore_eos,
         "speculative": not args.target_only,
+        **given_lookup(args),
         "chat": args.chat,
     }
 
