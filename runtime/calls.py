@@ -19,6 +19,7 @@ PROMPT = 0
 # Tokens that a later call feeds again. A draft model proposes k tokens but reads only k - 1 of
 # them, so a fully accepted block leaves a hole of one in its cache; the target reads them all.
 _WINDOWS = {"draft": 2, "verify": 1, "step": 2, "target": 1}
+_MOST_BOUND = 64  # bindings kept: a draft that catches up makes one for each number of tokens
 _READ_BY_HOST = ("output_tokens", "num_emitted", "logits")
 _NO_BUFFERS: Mapping[str, Any] = MappingProxyType({})
 
@@ -43,6 +44,9 @@ class GraphCall:
         """Make what `run` needs, so that it opens no graph; arguments as `run`."""
         if (width, variant) in self._runs:
             return
+        if len(self._runs) >= _MOST_BOUND:
+            self._runs.clear()
+            self._feeds.clear()
         if width == PROMPT:
             feed = prompt_feed(self._batch)
         else:
@@ -105,13 +109,21 @@ def cache_buffers(engine: Engine, graph: GraphSpec, rows: int) -> dict[str, Any]
 
 
 def output_buffers(
-    engine: Engine, graph: GraphSpec, rows: int, *, skipped: Sequence[str] = ()
+    engine: Engine, graph: GraphSpec, rows: int, *, length: int = 0, skipped: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Buffers of a graph's outputs that are no caches; a later graph finds them as its inputs."""
+    """Buffers of a graph's outputs that are no caches; a later graph finds them as its inputs.
+
+    Args:
+        engine: where to make them.
+        graph: whose outputs.
+        rows: B.
+        length: J, for a graph that takes any number of draft tokens.
+        skipped: outputs that nobody wants.
+    """
     buffers: dict[str, Any] = {}
     for tensor in graph.outputs:
         if tensor.alias_of is None and tensor.name not in skipped:
-            shape = _shape(tensor.shape, rows)
+            shape = _shape(tensor.shape, rows, length)
             on_host = tensor.name in _READ_BY_HOST
             zeros = np.zeros(shape, tensor.dtype) if on_host else engine.zeros(shape, tensor.dtype)
             buffers[tensor.name] = zeros
@@ -123,5 +135,6 @@ def int64_zeros(*shape: int) -> NDArray[np.int64]:
     return np.zeros(shape, dtype=np.int64)
 
 
-def _shape(shape: tuple[int | str, ...], rows: int) -> tuple[int, ...]:
-    return tuple(rows if size == "B" else int(size) for size in shape)
+def _shape(shape: tuple[int | str, ...], rows: int, length: int = 0) -> tuple[int, ...]:
+    sizes = {"B": rows, "J": length, "J+1": length + 1}
+    return tuple(sizes[size] if isinstance(size, str) else size for size in shape)

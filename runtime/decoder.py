@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from spec_compile.errors import ArtifactError, BackendError, GenerationError
 from spec_compile.manifest import Manifest
+from spec_compile.runtime.adaptive import Planner
 from spec_compile.runtime.batch import Batch
 from spec_compile.runtime.engine import Engine
 from spec_compile.runtime.requests import GenerationOptions, lookup_sizes
@@ -63,8 +64,11 @@ def start(
     prompts: Sequence[Sequence[int]],
     options: GenerationOptions,
     seeds: Sequence[int],
+    planner: Planner | None = None,
 ) -> Generation:
     """Set up one generation of at most `batch_size` checked prompts; nothing is computed yet.
+
+    `planner` chooses how many tokens each round drafts; None drafts as many as there are, up to k.
 
     Raises:
         ArtifactError: a graph is damaged.
@@ -79,6 +83,7 @@ def start(
             batch,
             speculative=options.speculative,
             lookup_sizes=lookup_sizes(options, manifest),
+            planner=planner,
         )
     except MemoryError as error:
         raise BackendError(

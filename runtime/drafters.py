@@ -14,6 +14,7 @@ from spec_compile.runtime.calls import (
     PROMPT,
     GraphCall,
     cache_buffers,
+    int64_zeros,
     output_buffers,
     window_of,
 )
@@ -29,8 +30,12 @@ class Drafter(Protocol):
     def buffers(self, length: int) -> Mapping[str, Any]:
         """What `verify` reads in a round of `length` draft tokens; the same ones each time."""
 
-    def propose(self, length: int) -> None:
-        """Fill `buffers(length)`."""
+    def propose(self, length: int) -> bool:
+        """Fill `buffers(length)`.
+
+        Returns:
+            Whether that took as long as it usually does, so that its time may be learnt from.
+        """
 
 
 class ModelDrafter:
@@ -52,17 +57,44 @@ class ModelDrafter:
         tensors = {**batch.sampling, **cache_buffers(engine, graph, rows), **self._outputs}
         self._call = GraphCall(engine, "draft", batch, {**tensors, "uniforms": uniforms})
         self._call.bind(PROMPT)
-        self._width, self._window = PROMPT, window_of("draft", manifest.config)
+        self._window = window_of("draft", manifest.config)
+        self._read = int64_zeros(rows)  # tokens of each row that the last call had been fed
+        self._started = self._skipped = False
+        self._shorter: dict[int, NDArray[np.int64]] = {}
 
     def available(self) -> NDArray[np.int64]:
         """k for each row [B]."""
         return self._batch.active * self._most
 
     def buffers(self, length: int) -> Mapping[str, Any]:
-        """`draft_tokens` and, if the rule uses them, `draft_probs`: the outputs of the graph."""
-        return self._outputs
+        """`draft_tokens` and, if the rule uses them, `draft_probs`: the outputs of the graph.
 
-    def propose(self, length: int) -> None:
-        """Run the draft loop, which proposes k tokens."""
-        self._call.run(self._width)
-        self._width = self._window
+        Fewer than k draft tokens are the first of them.
+        """
+        if length == self._most:
+            return self._outputs
+        if length not in self._shorter:
+            self._shorter[length] = int64_zeros(self._batch.num_rows, length)
+        return {**self._outputs, "draft_tokens": self._shorter[length]}
+
+    def propose(self, length: int) -> bool:
+        """Run the draft loop, which proposes k tokens; nothing is run to propose none.
+
+        After rounds in which it was not run, it reads what they have emitted first.
+        """
+        if length == 0:
+            self._skipped = True
+            return True
+        width = self._width()
+        self._call.run(width)
+        self._started, self._skipped = True, False
+        np.copyto(self._read, self._batch.committed)
+        if length < self._most:
+            np.copyto(self._shorter[length], self._outputs["draft_tokens"][:, :length])
+        return width == self._window
+
+    def _width(self) -> int:
+        if self._skipped:
+            unread = (self._batch.committed - self._read) * self._batch.active
+            return max(self._window, int(unread.max()))
+        return self._window if self._started else PROMPT

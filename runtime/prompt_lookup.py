@@ -91,9 +91,10 @@ class PromptLookup:
             self._tokens[length] = int64_zeros(self._batch.num_rows, length)
         return {"draft_tokens": self._tokens[length]}
 
-    def propose(self, length: int) -> None:
+    def propose(self, length: int) -> bool:
         """Fill `buffers(length)` with what `available` found."""
         tokens: NDArray[np.int64] = self.buffers(length)["draft_tokens"]
         tokens.fill(NOTHING)
         for row, found in enumerate(self._proposals):
             tokens[row, : len(found)] = found[:length]
+        return True

@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     speculative: bool
+    adaptive: bool
     prompt_lookup_min: int | None
     prompt_lookup_max: int | None
     chat: bool
@@ -54,6 +55,7 @@ class GenerationOptions:
         stop: strings that end the output and are not part of its text.
         ignore_eos: let the EOS ids be tokens like any other (for measurements).
         speculative: False decodes with the target alone, one token a call.
+        adaptive: choose the number of draft tokens of each round by what rounds take and accept.
         prompt_lookup_min: fewest last tokens that prompt lookup looks for; None takes the bundle's.
         prompt_lookup_max: most of them, at most 32.
         chat: a text prompt is one user message, put through the chat template.
@@ -71,6 +73,7 @@ class GenerationOptions:
     stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     speculative: bool = True
+    adaptive: bool = False
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
     chat: bool = False
@@ -89,7 +92,7 @@ class GenerationOptions:
         for name in _LOOKUP_OPTIONS:
             if getattr(self, name) is not None:
                 _one_to(LONGEST_NGRAM, name, getattr(self, name))
-        for name in ("ignore_eos", "speculative", "chat"):
+        for name in ("ignore_eos", "speculative", "adaptive", "chat"):
             value = getattr(self, name)
             _require(isinstance(value, bool | np.bool_), name, value, "True or False")
 
@@ -135,15 +138,31 @@ def check_options(options: GenerationOptions, manifest: Manifest) -> None:
     """Refuse what this bundle cannot do.
 
     Raises:
-        ConfigError: sampling asked of a bundle that only decodes greedily, or n-gram sizes of one
-            that does not look them up, or sizes out of order.
+        ConfigError: sampling asked of a bundle that only decodes greedily, adaptive drafting of one
+            whose rounds have a fixed length, n-gram sizes of one that does not look them up, or
+            sizes out of order.
     """
+    if options.adaptive:
+        _check_adaptive(options, manifest)
     lookup_sizes(options, manifest)
     if manifest.config.acceptance == "greedy" and options.temperature > 0:
         rule = "rejection" if manifest.config.lookup_sizes is None else "match"
         raise ConfigError(
             f"temperature={options.temperature} needs sampling, but the bundle was exported with "
             f"--acceptance greedy; use temperature=0, or export with --acceptance {rule}"
+        )
+
+
+def _check_adaptive(options: GenerationOptions, manifest: Manifest) -> None:
+    if not options.speculative:
+        raise ConfigError("adaptive=True and speculative=False exclude each other")
+    config, verify = manifest.config, manifest.graphs.get("verify")
+    if verify is None or not verify.takes_any_length:
+        raise ConfigError(
+            "adaptive drafting needs rounds of any number of draft tokens; this bundle (fusion "
+            f"{config.fusion}, acceptance {config.acceptance}, k={config.num_speculative_tokens}) "
+            "has one number; export with --fusion verify, k of 2 or more and --acceptance "
+            "rejection, match or greedy"
         )
 
 

@@ -6,13 +6,15 @@ that it may not have in its cache. The caches are rolled back by naming a smalle
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spec_compile.manifest import Manifest
+from spec_compile.runtime.adaptive import Planner
 from spec_compile.runtime.batch import Batch
 from spec_compile.runtime.calls import (
     PROMPT,
@@ -37,6 +39,9 @@ class Rounds:
         speculative: False runs the `target` graph alone.
         with_logits: also compute `logits` [B, 1, V] (of the `target` graph only).
         lookup_sizes: shortest and longest n-gram of prompt lookup; None takes the bundle's.
+        planner: chooses the number of draft tokens of each round, where `verify` takes any; None
+            always drafts as many as there are.
+        clock: seconds, what rounds are timed by for the planner.
 
     Attributes:
         num_speculative_tokens: k, or 0 for the target alone.
@@ -52,6 +57,8 @@ class Rounds:
         speculative: bool = True,
         with_logits: bool = False,
         lookup_sizes: tuple[int, int] | None = None,
+        planner: Planner | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.num_speculative_tokens = manifest.config.num_speculative_tokens if speculative else 0
         self.vocab_size = manifest.vocab_size
@@ -61,11 +68,11 @@ class Rounds:
         elif manifest.config.fusion == "step":
             self._round = _OneCall(engine, manifest, batch, "step")
         else:
-            self._round = _DraftAndVerify(engine, manifest, batch, lookup_sizes)
+            self._round = _DraftAndVerify(engine, manifest, batch, lookup_sizes, planner, clock)
 
     @property
     def output_tokens(self) -> NDArray[np.int64]:
-        """What the last round emitted, [B, k + 1], -1 in the unused tail."""
+        """What the last round emitted, [B, 1 to k + 1], -1 in the unused tail."""
         return self._round.output_tokens
 
     @property
@@ -138,6 +145,8 @@ class _DraftAndVerify:
         manifest: Manifest,
         batch: Batch,
         lookup_sizes: tuple[int, int] | None,
+        planner: Planner | None,
+        clock: Callable[[], float],
     ) -> None:
         graph, rows, config = manifest.graphs["verify"], batch.num_rows, manifest.config
         fed = [manifest.graphs[name] for name in ("draft", "verify") if name in manifest.graphs]
@@ -148,21 +157,54 @@ class _DraftAndVerify:
         else:
             sizes = lookup_sizes or config.lookup_sizes
             self._drafter = PromptLookup(batch, config.num_speculative_tokens, sizes)
-        self._length = config.num_speculative_tokens
-        outputs = output_buffers(engine, graph, rows)
-        self.buffers: Mapping[str, Any] = {**outputs, **self._drafter.buffers(self._length)}
-        self.output_tokens = self.buffers["output_tokens"]
-        self.num_emitted = self.buffers["num_emitted"]
+        self._engine, self._graph, self._most = engine, graph, config.num_speculative_tokens
+        self._batch, self._planner, self._clock = batch, planner, clock
+        self._buffers: dict[int, dict[str, Any]] = {}  # by number of draft tokens
         self.num_proposed = np.zeros(rows, dtype=np.int64)
-        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[-1], **self.buffers}
+        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[-1]}
         tensors |= cache_buffers(engine, graph, rows)
         self._call = GraphCall(engine, "verify", batch, tensors)
-        self._call.bind(PROMPT)
+        self._use(self._most)
+        self._call.bind(PROMPT, self._most, self.buffers)
         self._width = PROMPT
 
     def run(self) -> None:
+        started = self._clock()
         self._uniforms.draw()
-        np.copyto(self.num_proposed, self._drafter.available())
-        self._drafter.propose(self._length)
-        self._call.run(self._width)
+        available = self._drafter.available()
+        length = self._length(available)
+        self._use(length)
+        np.minimum(available, length, out=self.num_proposed)
+        usual = self._drafter.propose(length) and self._width != PROMPT
+        self._call.run(self._width, length, self.buffers)
         self._width = 1
+        if self._planner is not None:
+            self._planner.observe(
+                length,
+                self._running(self.num_proposed),
+                self._running(self.num_emitted),
+                1000.0 * (self._clock() - started),
+                usual=usual,
+            )
+
+    def _length(self, available: NDArray[np.int64]) -> int:
+        """Draft tokens of this round: as many as there are, if the graph takes any number."""
+        if not self._graph.takes_any_length:
+            return self._most
+        if self._planner is not None:
+            return self._planner.choose(self._running(available))
+        return int(available.max())
+
+    def _running(self, values: NDArray[np.int64]) -> Sequence[int]:
+        found: list[int] = values[self._batch.active > 0].tolist()
+        return found
+
+    def _use(self, length: int) -> None:
+        """Make the buffers of rounds of `length` draft tokens the current ones."""
+        if length not in self._buffers:
+            rows = len(self.num_proposed)
+            outputs = output_buffers(self._engine, self._graph, rows, length=length)
+            self._buffers[length] = {**outputs, **self._drafter.buffers(length)}
+        self.buffers: Mapping[str, Any] = self._buffers[length]
+        self.output_tokens = self.buffers["output_tokens"]
+        self.num_emitted = self.buffers["num_emitted"]

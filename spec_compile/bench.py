@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from spec_compile.benchmarking.machine import describe_machine, versions
-from spec_compile.benchmarking.measure import Variant, Workload, run_interleaved, variants_of
+from spec_compile.benchmarking.measure import Workload, run_interleaved, variants_of
 from spec_compile.checking.contexts import bench_prompts
 from spec_compile.checking.result import Progress, no_progress
 from spec_compile.errors import ConfigError
@@ -33,6 +33,7 @@ class BenchOptions:
         num_threads: threads of one graph call; None leaves the choice to the engine.
         seed: of the random numbers.
         verify_hash: compare every file with its SHA-256 on loading.
+        adaptive: measure adaptive drafting too.
 
     Raises:
         ConfigError: a value that no measurement can use.
@@ -50,6 +51,7 @@ class BenchOptions:
     num_threads: int | None = None
     seed: int = 0
     verify_hash: bool = True
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         GenerationOptions(**self.generation()).row_seeds(1)
@@ -84,7 +86,8 @@ def bench_bundles(
 
     Returns:
         `machine`, `versions`, `workload`, and `results`: for each bundle the figures of
-        `target-only` and of `speculative` decoding, ready for JSON.
+        `target-only` and of `speculative` decoding, and of `adaptive` if asked for, ready for
+        JSON.
 
     Raises:
         SpecCompileError: a bundle that cannot be opened or cannot serve the prompts.
@@ -94,7 +97,10 @@ def bench_bundles(
         load(path, num_threads=options.num_threads, verify_hash=options.verify_hash)
         for path in paths
     ]
-    pairs = [variants_of(str(path), d) for path, d in zip(paths, decoders, strict=True)]
+    pairs = [
+        variants_of(str(path), one, adaptive=options.adaptive)
+        for path, one in zip(paths, decoders, strict=True)
+    ]
     prompts = _shared_prompts(decoders, options)
     workload = _workload(prompts, decoders, options)
     variants = [variant for pair in pairs for variant in pair]
@@ -108,12 +114,8 @@ def bench_bundles(
             **{k: v for k, v in vars(options).items() if k not in ("prompts", "num_threads")},
         },
         "bundles": {str(path): _describe(d) for path, d in zip(paths, decoders, strict=True)},
-        "results": [figures for pair in pairs for figures in _figures(*pair)],
+        "results": [one.figures(pair[0]) for pair in pairs for one in pair],
     }
-
-
-def _figures(baseline: Variant, speculative: Variant) -> list[dict[str, Any]]:
-    return [one.figures(baseline) for one in (baseline, speculative)]
 
 
 def _describe(decoder: Decoder) -> dict[str, Any]:

@@ -234,12 +234,14 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
     """Every tensor that a runtime binds by name has the dtype and shape of the graph contract."""
     config, vocab = manifest.config, manifest.vocab_size
     drafts = drafts_shape(config.num_drafts, config.num_speculative_tokens)
-    required, optional = graph_inputs(name, drafts, vocab)
+    any_length = name == "verify" and len(drafts) == 1 and graph.takes_any_length
+    required, optional = graph_inputs(name, drafts, vocab, any_length=any_length)
     for role, expected in (required | optional).items():
         tensor = graph.input(role)
         if tensor is not None or role in required:
             _require_tensor(f"{where}.inputs", role, tensor, expected)
-    for role, expected in graph_outputs(name, drafts, vocab).items():
+    outputs = graph_outputs(name, drafts, vocab, any_length=any_length)
+    for role, expected in outputs.items():
         _require_tensor(f"{where}.outputs", role, graph.output(role), expected)
     caches = {tensor.name for tensor in graph.caches}
     _require(len(caches) > 0, f"{where}.outputs", "must have a cache (`alias_of`)")

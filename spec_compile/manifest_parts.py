@@ -14,7 +14,8 @@ class TensorSpec:
     Args:
         name: name in the graph.
         dtype: NumPy's name of the element type.
-        shape: a number for a fixed size, a name (`B` rows, `T` new tokens) for a free one.
+        shape: a number for a fixed size, a name (`B` rows, `T` new tokens, `J` draft tokens,
+            `J+1`) for a free one.
         alias_of: for an output, the input whose buffer it is written to (caches); else None.
             Several outputs may name one input: a graph that writes a cache more than once.
     """
@@ -40,6 +41,12 @@ class GraphSpec:
     def output(self, name: str) -> TensorSpec | None:
         """The output called `name`, or None."""
         return next((tensor for tensor in self.outputs if tensor.name == name), None)
+
+    @property
+    def takes_any_length(self) -> bool:
+        """Whether a call may verify any number of draft tokens up to k, none included."""
+        drafted = self.input("draft_tokens")
+        return drafted is not None and "J" in drafted.shape
 
     @property
     def caches(self) -> tuple[TensorSpec, ...]:

@@ -12,7 +12,7 @@ from spec_compile.runtime.api import Decoder, GenerationResult
 from spec_compile.runtime.requests import Options
 from spec_compile.runtime.stats import GenerationStats, pool
 
-SPECULATIVE, TARGET_ONLY = "speculative", "target-only"
+SPECULATIVE, TARGET_ONLY, ADAPTIVE = "speculative", "target-only", "adaptive"
 
 Tick = Callable[[int, int], None]
 """Told of the generations done and of those in all."""
@@ -41,7 +41,7 @@ class Variant:
 
     Args:
         bundle: the bundle's name.
-        mode: SPECULATIVE or TARGET_ONLY.
+        mode: SPECULATIVE, TARGET_ONLY or ADAPTIVE.
         decoder: of the bundle.
         passes: statistics of each measured pass, `wall_ms` taken from outside.
         outputs: the token ids of the last pass, in order of prompts.
@@ -78,9 +78,10 @@ class Variant:
         }
 
 
-def variants_of(bundle: str, decoder: Decoder) -> tuple[Variant, Variant]:
-    """Target-only decoding of a bundle, then the bundle itself."""
-    return (Variant(bundle, TARGET_ONLY, decoder), Variant(bundle, SPECULATIVE, decoder))
+def variants_of(bundle: str, decoder: Decoder, *, adaptive: bool = False) -> tuple[Variant, ...]:
+    """Target-only decoding of a bundle, then the bundle itself, then with adaptive drafting."""
+    modes = (TARGET_ONLY, SPECULATIVE, *([ADAPTIVE] if adaptive else []))
+    return tuple(Variant(bundle, mode, decoder) for mode in modes)
 
 
 def run_interleaved(variants: Sequence[Variant], workload: Workload, tick: Tick) -> None:
@@ -108,7 +109,9 @@ def _generate(
     variant: Variant, group: Sequence[Sequence[int]], options: Options
 ) -> tuple[list[GenerationResult], float]:
     prompts = [list(prompt) for prompt in group]
-    asked: Options = {**options, "speculative": variant.mode == SPECULATIVE}
+    asked: Options = {**options, "speculative": variant.mode != TARGET_ONLY}
+    if variant.mode == ADAPTIVE:
+        asked["adaptive"] = True
     started = time.perf_counter()
     results = variant.decoder.generate(prompts, **asked)
     return results, 1000.0 * (time.perf_counter() - started)

@@ -9,8 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spec_compile.bench import BenchOptions, bench_bundles
+from spec_compile.benchmarking.measure import TARGET_ONLY
 from spec_compile.commands.progress import ProgressBar
-from spec_compile.commands.sampling_arguments import add_sampling_arguments, given_sampling
+from spec_compile.commands.sampling_arguments import (
+    add_adaptive_argument,
+    add_sampling_arguments,
+    given_sampling,
+)
 from spec_compile.prompts import read_prompt_file
 
 _HEADINGS = (
@@ -44,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help_text = f"{text} (default %(default)s)"
         parser.add_argument(f"--{name}", type=int, default=value, metavar="N", help=help_text)
     add_sampling_arguments(parser)
+    add_adaptive_argument(parser)
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of the engine")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
@@ -60,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         num_threads=args.num_threads,
         seed=args.seed,
         verify_hash=not args.no_verify_hash,
+        adaptive=args.adaptive,
         **given_sampling(args),
     )
     with ProgressBar(quiet=bool(args.quiet)) as progress:
@@ -86,9 +93,11 @@ def describe(report: dict[str, Any]) -> Iterator[str]:
     yield from table([_HEADINGS, *(_row(one) for one in report["results"])])
     if work["temperature"] == 0:
         yield ""
-        for one in report["results"][1::2]:
-            equal = one["outputs_equal_to_target_only"]
-            yield f"{one['bundle']}: {equal}/{one['prompts']} outputs equal target-only decoding's"
+        for one in report["results"]:
+            if one["mode"] == TARGET_ONLY:
+                continue
+            equal = f"{one['outputs_equal_to_target_only']}/{one['prompts']}"
+            yield f"{one['bundle']}, {one['mode']}: {equal} outputs equal target-only decoding's"
 
 
 def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:

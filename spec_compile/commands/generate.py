@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from spec_compile.commands.sampling_arguments import (
+    add_adaptive_argument,
     add_lookup_arguments,
     add_sampling_arguments,
     given_lookup,
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target-only", action="store_true", help="decode with the target model alone"
     )
+    add_adaptive_argument(parser)
     add_lookup_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
@@ -101,6 +103,7 @@ def _options(args: argparse.Namespace) -> Options:
         "stop": args.stop,
         "ignore_eos": args.ignore_eos,
         "speculative": not args.target_only,
+        "adaptive": args.adaptive,
         **given_lookup(args),
         "chat": args.chat,
     }

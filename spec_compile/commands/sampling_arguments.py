@@ -61,3 +61,12 @@ def given_lookup(args: argparse.Namespace) -> LookupOptions:
     values = {name: getattr(args, name) for name in LookupOptions.__annotations__}
     given = {name: value for name, value in values.items() if value is not None}
     return cast(LookupOptions, given)
+
+
+def add_adaptive_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare --adaptive."""
+    parser.add_argument(
+        "--adaptive",
+        action="store_true",
+        help="choose the number of draft tokens of each round by what rounds take and accept",
+    )

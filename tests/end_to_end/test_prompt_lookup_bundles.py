@@ -1,4 +1,4 @@
-"""Bundles without a draft model, exported and run as a user does."""
+"""Bundles without a draft model, and rounds of a chosen length, run as a user does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spec_compile.config import SpecConfig, config_for
 from spec_compile.driver import compile as compile_pair
 from spec_compile.errors import ConfigError
 from spec_compile.runtime.api import load
-from tests.end_to_end.conftest import MAX_LENGTH, Folders, greedy
+from tests.end_to_end.conftest import MAX_LENGTH, Bundles, Folders, greedy
 
 PROMPTS = ([5], [7, 8, 9, 7, 8], list(range(1, 20)))
 LOOKUP = SpecConfig(
@@ -34,9 +34,23 @@ def test_greedy_tokens_are_those_of_transformers(bundle: Path, reference: PreTra
     assert sorted(decoder.manifest.graphs) == ["target", "verify"]
     assert sorted(decoder.manifest.models) == ["target"]
     for prompt in PROMPTS:
-        result = decoder.generate(prompt, max_new_tokens=99, ignore_eos=True)
-        assert result.token_ids == greedy(reference, prompt, MAX_LENGTH - len(prompt))
-        assert result.finish_reason == "capacity"
+        for adaptive in (False, True):
+            result = decoder.generate(prompt, max_new_tokens=99, ignore_eos=True, adaptive=adaptive)
+            assert result.token_ids == greedy(reference, prompt, MAX_LENGTH - len(prompt))
+            assert result.finish_reason == "capacity"
+
+
+@pytest.mark.parametrize("draft", ["good", "self"])
+def test_adaptive_drafting_keeps_greedy_tokens(
+    bundles: Bundles, reference: PreTrainedModel, draft: str
+) -> None:
+    config = SpecConfig(2, "rejection", max_length=MAX_LENGTH, batch_size=4)
+    decoder = bundles(draft, config)
+    assert decoder.manifest.graphs["verify"].takes_any_length
+    for prompt in PROMPTS:
+        expected = greedy(reference, prompt, MAX_LENGTH - len(prompt))
+        result = decoder.generate(prompt, max_new_tokens=99, ignore_eos=True, adaptive=True)
+        assert result.token_ids == expected
 
 
 def test_a_batch_with_and_without_proposals(bundle: Path) -> None:
@@ -58,9 +72,10 @@ def test_every_check_passes(bundle: Path) -> None:
 
 
 def test_commands(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", str(bundle), "--repeat", "1", "--json", "--max-new-tokens", "4"]) == 0
+    bench = ["bench", str(bundle), "--repeat", "1", "--json", "--max-new-tokens", "4"]
+    assert main([*bench, "--adaptive"]) == 0
     results = json.loads(capsys.readouterr().out)["results"]
-    assert [one["mode"] for one in results] == ["target-only", "speculative"]
+    assert [one["mode"] for one in results] == ["target-only", "speculative", "adaptive"]
     assert all(one["outputs_equal_to_target_only"] == one["prompts"] for one in results)
     assert main(["inspect", str(bundle)]) == 0
     described = capsys.readouterr().out

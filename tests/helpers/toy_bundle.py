@@ -74,6 +74,7 @@ class Toy:
             `random` (a table of its own), `wrong` (an argmax that is never the target's).
         with_nan: the law after NAN_TOKEN is NaN.
         drafter: `model`, or `prompt-lookup` (which has no draft).
+        any_length: whether `verify` takes any number of draft tokens up to k.
     """
 
     fusion: str = "verify"
@@ -86,6 +87,7 @@ class Toy:
     with_tokenizer: bool = True
     with_nan: bool = False
     drafter: str = "model"
+    any_length: bool = True
     target: ToyModel = field(init=False, repr=False, compare=False)
     draft_model: ToyModel = field(init=False, repr=False, compare=False)
 
@@ -397,8 +399,8 @@ def _draft(toy: Toy, path: Path) -> GraphSpec:
 
 def _verify(toy: Toy, path: Path) -> GraphSpec:
     graph = _ToyGraph(toy, toy.k + 1)
-    graph.block = toy.k + 1
-    tokens, probs = graph.input("draft_tokens", "int64", ("B", toy.k)), ""
+    length, graph.block = ("J", "J+1") if toy.any_length else (toy.k, toy.k + 1)
+    tokens, probs = graph.input("draft_tokens", "int64", ("B", length)), ""
     if toy.draft_samples:
         probs = graph.input("draft_probs", "float32", ("B", toy.k, VOCAB))
     graph.verify(tokens, probs, 0)
