@@ -16,8 +16,10 @@ from spec_compile.export.draft_vocab import most_frequent
 from spec_compile.export.tokenizer_files import TokenizerFiles, check_same, read_tokenizer
 
 
-def check_draft(target: Checkpoint, draft: Checkpoint, tokenizer: TokenizerFiles) -> None:
+def check_draft(target: Checkpoint, draft: Checkpoint | None, tokenizer: TokenizerFiles) -> None:
     """Refuse a draft that cannot propose for `target`, as far as that shows without weights.
+
+    Without a draft, the target is looked at alone.
 
     Raises:
         CheckpointError: the tokenizers differ, or the target is a compact draft.
@@ -27,7 +29,7 @@ def check_draft(target: Checkpoint, draft: Checkpoint, tokenizer: TokenizerFiles
             f"{target.source} is a compact draft, which has no embeddings of its own; give it as "
             "the draft of the target that its README.md names"
         )
-    if not is_compact(draft.config):
+    if draft is not None and not is_compact(draft.config):
         check_same(tokenizer, read_tokenizer(draft))
 
 

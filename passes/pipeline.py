@@ -25,7 +25,7 @@ def build_pipeline(
     max_length: int,
     draft_token_ids: Sequence[int] | None = None,
 ) -> list[Pass]:
-    """The passes from two captured models (`target`, `draft`) to the graphs of a bundle.
+    """The passes from captured models (`target`, `draft` if there is one) to a bundle's graphs.
 
     Args:
         config: what the compile was asked for.
@@ -33,13 +33,13 @@ def build_pipeline(
         max_length: tokens a row may hold.
         draft_token_ids: the tokens that the draft may propose, ascending; None leaves them all.
     """
-    rule = RULES[config.acceptance]
+    rule, drafts = RULES[config.acceptance], config.drafter == "model"
     return [
         # Phase 0: tighten the captured models, whose nodes every round then copies.
         PackProjections(),
         # Phase 1: compose rounds out of the captured models.
-        TrimDraftVocab(config, draft_token_ids, vocab_size, max_length),
-        UnrollDraft(config, rule, vocab_size, max_length),
+        *([TrimDraftVocab(config, draft_token_ids, vocab_size, max_length)] if drafts else []),
+        *([UnrollDraft(config, rule, vocab_size, max_length)] if drafts else []),
         FuseAcceptance(config, rule, vocab_size, max_length),
         *([FuseStep(config, max_length)] if config.fusion == "step" else []),
         # Phase 2: clean up what tracing leaves; the next phase matches on what remains.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime import decoder
+from spec_compile.runtime.adaptive import Planner
 from spec_compile.runtime.engine import Engine, open_engine
 from spec_compile.runtime.loader import Bundle, open_bundle
 from spec_compile.runtime.requests import (
@@ -108,7 +109,8 @@ class Decoder:
     """Generates from a bundle. Several generations, also from several threads, may run at a time.
 
     Every method that generates takes the keyword options of `GenerationOptions`: `max_new_tokens`,
-    `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, `ignore_eos`, `speculative`, `chat`.
+    `temperature`, `top_k`, `top_p`, `min_p`, `seed`, `stop`, `ignore_eos`, `speculative`,
+    `adaptive`, `prompt_lookup_min`, `prompt_lookup_max`, `chat`.
 
     Args:
         bundle: an opened bundle.
@@ -120,6 +122,7 @@ class Decoder:
         self.bundle = bundle
         self.engine = engine
         self.tokenizer = tokenizer
+        self._planners: dict[tuple[int, bool], Planner] = {}
 
     @property
     def manifest(self) -> Manifest:
@@ -270,7 +273,15 @@ class Decoder:
     def _start(
         self, prompts: list[list[int]], options: GenerationOptions, seeds: Sequence[int]
     ) -> decoder.Generation:
-        return decoder.start(self.engine, self.manifest, self.tokenizer, prompts, options, seeds)
+        planner = self._planner(len(prompts), options.temperature > 0) if options.adaptive else None
+        return decoder.start(
+            self.engine, self.manifest, self.tokenizer, prompts, options, seeds, planner
+        )
+
+    def _planner(self, rows: int, samples: bool) -> Planner:
+        """What earlier generations of as many rows have learnt; at temperature 0 apart."""
+        fresh = Planner(self.manifest.config.num_speculative_tokens)
+        return self._planners.setdefault((rows, samples), fresh)
 
 
 def load(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_compile.runtime.requests import GenerationOptions
+from spec_compile.runtime.uniforms import UniformStream
 
 
 class Batch:
@@ -16,8 +17,8 @@ class Batch:
     Args:
         prompts: token ids of each row.
         options: sampling options, the same for all rows.
-        seeds: one per row; each row has its own Philox generator, so that it draws the same
-            numbers in any batch.
+        seeds: one per row; each row has its own stream, so that it draws the same numbers in any
+            batch.
         capacity: tokens that a row may hold, prompt and output together.
     """
 
@@ -41,12 +42,12 @@ class Batch:
             "top_p": np.full(rows, options.top_p, dtype=np.float32),
             "min_p": np.full(rows, options.min_p, dtype=np.float32),
         }
-        self._generators = [np.random.Generator(np.random.Philox(seed)) for seed in seeds]
+        self._streams = [UniformStream(seed) for seed in seeds]
 
     @property
     def num_rows(self) -> int:
         """B."""
-        return len(self._generators)
+        return len(self._streams)
 
     def commit(self, row: int, tokens: Sequence[int]) -> None:
         """Append kept tokens to a row."""
@@ -58,10 +59,20 @@ class Batch:
         """Let a row stand still from now on."""
         self.active[row] = 0
 
-    def draw(self, uniforms: NDArray[np.float32]) -> None:
-        """Fill `uniforms` [B, n] with numbers in [0, 1), each row from its own generator."""
-        for row, generator in enumerate(self._generators):
-            generator.random(dtype=np.float32, out=uniforms[row])
+    def draw(self, uniforms: NDArray[np.float32], *, by_position: bool = False) -> None:
+        """Fill `uniforms` [B, n] with numbers in [0, 1), each row from its own stream.
+
+        Args:
+            uniforms: where to put them.
+            by_position: take the numbers that belong to the next n output tokens, instead of
+                numbers that no round has seen.
+        """
+        positions = (self.committed - self.prompt_lengths).tolist()
+        for row, stream in enumerate(self._streams):
+            if by_position:
+                stream.fill_at(uniforms[row], positions[row])
+            else:
+                stream.fill(uniforms[row])
 
 
 def prompt_feed(batch: Batch) -> dict[str, NDArray[np.int64]]:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from spec_compile.errors import ArtifactError, BackendError, GenerationError
 from spec_compile.manifest import Manifest
+from spec_compile.runtime.adaptive import Planner
 from spec_compile.runtime.batch import Batch
 from spec_compile.runtime.engine import Engine
-from spec_compile.runtime.requests import GenerationOptions
+from spec_compile.runtime.requests import GenerationOptions, lookup_sizes
 from spec_compile.runtime.rounds import Rounds
 from spec_compile.runtime.row import CAPACITY, LENGTH, Row
 from spec_compile.runtime.tokenizer import BundleTokenizer
@@ -22,7 +23,7 @@ from spec_compile.runtime.tokenizer import BundleTokenizer
 def decode(rounds: Rounds, batch: Batch, rows: Sequence[Row]) -> Iterator[None]:
     """Generate until every row has ended; yields after each round.
 
-    Each round, the draft model proposes k tokens, the target model is run once over them, and the
+    Each round, the drafter proposes up to k tokens, the target model is run once over them, and the
     acceptance rule keeps a prefix of them and adds one token of the target's own. Rejected tokens
     need no undoing: the row's length does not cover them, and the next round overwrites them.
 
@@ -34,12 +35,13 @@ def decode(rounds: Rounds, batch: Batch, rows: Sequence[Row]) -> Iterator[None]:
         started = time.perf_counter()
         rounds.run()
         blocks, counts = rounds.output_tokens.tolist(), rounds.num_emitted.tolist()
+        proposed = rounds.num_proposed.tolist()
         milliseconds = 1000.0 * (time.perf_counter() - started)
         for row in running:
             check_emitted(row, counts[row], len(blocks[row]))
             block = blocks[row][: counts[row]]
             check_tokens(block, rounds.vocab_size)
-            kept = rows[row].accept(block, milliseconds)
+            kept = rows[row].accept(block, milliseconds, proposed[row])
             batch.commit(row, kept)
             if rows[row].finished:
                 batch.retire(row)
@@ -62,8 +64,11 @@ def start(
     prompts: Sequence[Sequence[int]],
     options: GenerationOptions,
     seeds: Sequence[int],
+    planner: Planner | None = None,
 ) -> Generation:
     """Set up one generation of at most `batch_size` checked prompts; nothing is computed yet.
+
+    `planner` chooses how many tokens each round drafts; None drafts as many as there are, up to k.
 
     Raises:
         ArtifactError: a graph is damaged.
@@ -72,7 +77,14 @@ def start(
     capacity = manifest.config.max_length
     try:
         batch = Batch(prompts, options, seeds, capacity)
-        rounds = Rounds(engine, manifest, batch, speculative=options.speculative)
+        rounds = Rounds(
+            engine,
+            manifest,
+            batch,
+            speculative=options.speculative,
+            lookup_sizes=lookup_sizes(options, manifest),
+            planner=planner,
+        )
     except MemoryError as error:
         raise BackendError(
             f"not enough memory for {len(prompts)} rows of {capacity} tokens; give fewer prompts, "

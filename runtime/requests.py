@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 import numpy as np
 
+from spec_compile.config import LONGEST_NGRAM
 from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.manifest import Manifest
 
@@ -18,6 +19,7 @@ _SEED_BITS = 48  # below 2**53, so that every JSON reader keeps a reported seed 
 _MAX_TOP_K = 2**62
 _MAX_THREADS = 1024
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)  # what a graph takes
+_LOOKUP_OPTIONS = ("prompt_lookup_min", "prompt_lookup_max")
 _LONGEST_VALUE = 60  # characters of a refused value that a message shows
 
 
@@ -33,6 +35,9 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     ignore_eos: bool
     speculative: bool
+    adaptive: bool
+    prompt_lookup_min: int | None
+    prompt_lookup_max: int | None
     chat: bool
 
 
@@ -50,6 +55,9 @@ class GenerationOptions:
         stop: strings that end the output and are not part of its text.
         ignore_eos: let the EOS ids be tokens like any other (for measurements).
         speculative: False decodes with the target alone, one token a call.
+        adaptive: choose the number of draft tokens of each round by what rounds take and accept.
+        prompt_lookup_min: fewest last tokens that prompt lookup looks for; None takes the bundle's.
+        prompt_lookup_max: most of them, at most 32.
         chat: a text prompt is one user message, put through the chat template.
 
     Raises:
@@ -65,6 +73,9 @@ class GenerationOptions:
     stop: str | Sequence[str] = ()
     ignore_eos: bool = False
     speculative: bool = True
+    adaptive: bool = False
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
     chat: bool = False
 
     def __post_init__(self) -> None:
@@ -78,7 +89,10 @@ class GenerationOptions:
         _require(isinstance(self.stop, str | Sequence | Set), "stop", self.stop, wanted)
         for stop in self.stops:
             _require(_is_text(stop), "stop", stop, wanted)
-        for name in ("ignore_eos", "speculative", "chat"):
+        for name in _LOOKUP_OPTIONS:
+            if getattr(self, name) is not None:
+                _one_to(LONGEST_NGRAM, name, getattr(self, name))
+        for name in ("ignore_eos", "speculative", "adaptive", "chat"):
             value = getattr(self, name)
             _require(isinstance(value, bool | np.bool_), name, value, "True or False")
 
@@ -124,13 +138,59 @@ def check_options(options: GenerationOptions, manifest: Manifest) -> None:
     """Refuse what this bundle cannot do.
 
     Raises:
-        ConfigError: sampling asked of a bundle that only decodes greedily.
+        ConfigError: sampling asked of a bundle that only decodes greedily, adaptive drafting of one
+            whose rounds have a fixed length, n-gram sizes of one that does not look them up, or
+            sizes out of order.
     """
+    if options.adaptive:
+        _check_adaptive(options, manifest)
+    lookup_sizes(options, manifest)
     if manifest.config.acceptance == "greedy" and options.temperature > 0:
+        rule = "rejection" if manifest.config.lookup_sizes is None else "match"
         raise ConfigError(
             f"temperature={options.temperature} needs sampling, but the bundle was exported with "
-            "--acceptance greedy; use temperature=0, or export with --acceptance rejection"
+            f"--acceptance greedy; use temperature=0, or export with --acceptance {rule}"
         )
+
+
+def _check_adaptive(options: GenerationOptions, manifest: Manifest) -> None:
+    if not options.speculative:
+        raise ConfigError("adaptive=True and speculative=False exclude each other")
+    config, verify = manifest.config, manifest.graphs.get("verify")
+    if verify is None or not verify.takes_any_length:
+        raise ConfigError(
+            "adaptive drafting needs rounds of any number of draft tokens; this bundle (fusion "
+            f"{config.fusion}, acceptance {config.acceptance}, k={config.num_speculative_tokens}) "
+            "has one number; export with --fusion verify, k of 2 or more and --acceptance "
+            "rejection, match or greedy"
+        )
+
+
+def lookup_sizes(options: GenerationOptions, manifest: Manifest) -> tuple[int, int] | None:
+    """Shortest and longest n-gram of prompt lookup; None for a bundle with a draft model.
+
+    Raises:
+        ConfigError: sizes for a bundle that does not look up, or sizes out of order.
+    """
+    asked = [name for name in _LOOKUP_OPTIONS if getattr(options, name) is not None]
+    if manifest.config.lookup_sizes is None:
+        if asked:
+            raise ConfigError(
+                f"{asked[0]} is an option of prompt lookup, but this bundle has a draft model; "
+                "leave it out, or export with --draft prompt-lookup"
+            )
+        return None
+    defaults = manifest.config.lookup_sizes
+    shortest, longest = (
+        default if getattr(options, name) is None else int(getattr(options, name))
+        for name, default in zip(_LOOKUP_OPTIONS, defaults, strict=True)
+    )
+    if shortest > longest:
+        raise ConfigError(
+            f"prompt_lookup_min={shortest} must be at most prompt_lookup_max={longest} "
+            f"(the bundle's own are {defaults[0]} and {defaults[1]})"
+        )
+    return shortest, longest
 
 
 def check_prompt(prompt: Iterable[Any], manifest: Manifest) -> list[int]:
@@ -172,11 +232,15 @@ def check_num_threads(num_threads: Any) -> None:
     Raises:
         ConfigError: not a whole number of 1 to 1,024.
     """
-    wanted = f"a whole number of 1 to {_MAX_THREADS}"
+    _one_to(_MAX_THREADS, "num_threads", num_threads)
+
+
+def _one_to(most: int, name: str, value: Any) -> None:
+    wanted = f"a whole number of 1 to {most}"
     try:
-        _require(1 <= _index(num_threads) <= _MAX_THREADS, "num_threads", num_threads, wanted)
+        _require(1 <= _index(value) <= most, name, value, wanted)
     except TypeError:
-        _require(False, "num_threads", num_threads, wanted)
+        _require(False, name, value, wanted)
 
 
 def check_count(name: str, value: Any) -> None:

@@ -6,30 +6,27 @@ that it may not have in its cache. The caches are rolled back by naming a smalle
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spec_compile.graph_contract import GRAPHS_OF_FUSION
-from spec_compile.manifest import BundleConfig, GraphSpec, Manifest
-from spec_compile.runtime.batch import Batch, WindowFeed, prompt_feed
-from spec_compile.runtime.engine import Engine, Run
-
-# Tokens that a later call feeds again. A draft model proposes k tokens but reads only k - 1 of
-# them, so a fully accepted block leaves a hole of one in its cache; the target reads them all.
-_WINDOWS = {"draft": 2, "verify": 1, "step": 2, "target": 1}
-
-
-def window_of(graph: str, config: BundleConfig) -> int:
-    """Tokens that a later call of `graph` feeds."""
-    if graph == "draft" and config.num_drafts > 1:
-        # Its cache holds the drafts interleaved: it reads again what the last round emitted.
-        return config.num_speculative_tokens + 1
-    return _WINDOWS[graph]
-
-
-_READ_BY_HOST = ("output_tokens", "num_emitted", "logits")
+from spec_compile.manifest import Manifest
+from spec_compile.runtime.adaptive import Planner
+from spec_compile.runtime.batch import Batch
+from spec_compile.runtime.calls import (
+    PROMPT,
+    GraphCall,
+    RoundUniforms,
+    cache_buffers,
+    output_buffers,
+    window_of,
+)
+from spec_compile.runtime.drafters import Drafter, ModelDrafter
+from spec_compile.runtime.engine import Engine
+from spec_compile.runtime.prompt_lookup import PromptLookup
 
 
 class Rounds:
@@ -41,16 +38,15 @@ class Rounds:
         batch: the rows; `run` reads them, the caller commits what it keeps.
         speculative: False runs the `target` graph alone.
         with_logits: also compute `logits` [B, 1, V] (of the `target` graph only).
+        lookup_sizes: shortest and longest n-gram of prompt lookup; None takes the bundle's.
+        planner: chooses the number of draft tokens of each round, where `verify` takes any; None
+            always drafts as many as there are.
+        clock: seconds, what rounds are timed by for the planner.
 
     Attributes:
-        output_tokens: [B, k + 1] int64, what the last round emitted, -1 in the unused tail.
-        num_emitted: [B] int64, 1..k + 1, or 0 where the logits held NaN or infinity.
         num_speculative_tokens: k, or 0 for the target alone.
         vocab_size: every token is below it.
     """
-
-    output_tokens: NDArray[np.int64]
-    num_emitted: NDArray[np.int64]
 
     def __init__(
         self,
@@ -60,105 +56,155 @@ class Rounds:
         *,
         speculative: bool = True,
         with_logits: bool = False,
+        lookup_sizes: tuple[int, int] | None = None,
+        planner: Planner | None = None,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        fused = [name for name in GRAPHS_OF_FUSION[manifest.config.fusion] if name != "target"]
-        names = fused if speculative else ["target"]
         self.num_speculative_tokens = manifest.config.num_speculative_tokens if speculative else 0
         self.vocab_size = manifest.vocab_size
-        self._batch = batch
-        self.buffers: dict[str, Any] = dict(batch.sampling)
-        self._uniforms = _Uniforms([manifest.graphs[name] for name in names], batch)
-        self._calls = []
-        for name, uniforms in zip(names, self._uniforms.parts, strict=True):
-            graph = manifest.graphs[name]
-            skipped = () if with_logits else ("logits",)
-            self.buffers.update(output_buffers(engine, graph, batch.num_rows, skipped=skipped))
-            buffers = self.buffers | {"uniforms": uniforms}
-            window = window_of(name, manifest.config)
-            self._calls.append(_Call(engine, name, graph, batch, buffers, window))
-        self.output_tokens = self.buffers["output_tokens"]
-        self.num_emitted = self.buffers["num_emitted"]
+        self._round: _Round
+        if not speculative:
+            self._round = _OneCall(engine, manifest, batch, "target", with_logits)
+        elif manifest.config.fusion == "step":
+            self._round = _OneCall(engine, manifest, batch, "step")
+        else:
+            self._round = _DraftAndVerify(engine, manifest, batch, lookup_sizes, planner, clock)
+
+    @property
+    def output_tokens(self) -> NDArray[np.int64]:
+        """What the last round emitted, [B, 1 to k + 1], -1 in the unused tail."""
+        return self._round.output_tokens
+
+    @property
+    def num_emitted(self) -> NDArray[np.int64]:
+        """[B], 1..k + 1, or 0 where the logits held NaN or infinity."""
+        return self._round.num_emitted
+
+    @property
+    def num_proposed(self) -> NDArray[np.int64]:
+        """[B], draft tokens that the last round proposed for each row."""
+        return self._round.num_proposed
+
+    @property
+    def buffers(self) -> Mapping[str, Any]:
+        """What the last round's graphs wrote, by name, caches left out."""
+        return self._round.buffers
 
     def run(self) -> None:
-        """Draft k tokens, run the target over them, accept: `output_tokens` and `num_emitted`."""
-        self._uniforms.draw()
-        for call in self._calls:
-            call.run()
+        """Draft, run the target over the draft tokens, accept."""
+        self._round.run()
 
 
-class _Call:
-    """One graph over one batch: the prompts in its first run, then the last tokens."""
+class _Round(Protocol):
+    output_tokens: NDArray[np.int64]
+    num_emitted: NDArray[np.int64]
+    num_proposed: NDArray[np.int64]
+    buffers: Mapping[str, Any]
+
+    def run(self) -> None: ...
+
+
+class _OneCall:
+    """A round that is one call: `step`, or `target`."""
 
     def __init__(
         self,
         engine: Engine,
-        name: str,
-        graph: GraphSpec,
+        manifest: Manifest,
         batch: Batch,
-        buffers: dict[str, Any],
-        window: int,
+        name: str,
+        with_logits: bool = False,
     ) -> None:
-        self._engine, self._name, self._batch, self._window = engine, name, batch, window
-        self._buffers = buffers | cache_buffers(engine, graph, batch.num_rows)
-        self._feed: WindowFeed | None = None
-        self._run: Run = self._bind(prompt_feed(batch))
+        graph, rows = manifest.graphs[name], batch.num_rows
+        self._uniforms = RoundUniforms([graph], batch, manifest.config)
+        self.buffers: Mapping[str, Any] = output_buffers(
+            engine, graph, rows, skipped=() if with_logits else ("logits",)
+        )
+        self.output_tokens = self.buffers["output_tokens"]
+        self.num_emitted = self.buffers["num_emitted"]
+        drafted = manifest.config.num_speculative_tokens if name == "step" else 0
+        self.num_proposed = np.full(rows, drafted, dtype=np.int64)
+        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[0], **self.buffers}
+        tensors |= cache_buffers(engine, graph, rows)
+        self._call = GraphCall(engine, name, batch, tensors)
+        self._call.bind(PROMPT)
+        self._width, self._window = PROMPT, window_of(name, manifest.config)
 
     def run(self) -> None:
-        if self._feed is not None:
-            self._feed.update()
-            self._run()
-            return
-        self._run()
-        self._feed = WindowFeed(self._batch, self._window)
-        self._run = self._bind(self._feed.buffers)
-
-    def _bind(self, feed: dict[str, NDArray[np.int64]]) -> Run:
-        return self._engine.bind(self._name, self._buffers | feed)
+        self._uniforms.draw()
+        self._call.run(self._width)
+        self._width = self._window
 
 
-class _Uniforms:
-    """The random numbers of a round: one draw per row, shared out to the graphs in order."""
+class _DraftAndVerify:
+    """A round of the fusion `verify`: a drafter, then the target over what it proposed."""
 
-    def __init__(self, graphs: list[GraphSpec], batch: Batch) -> None:
-        rows, widths = batch.num_rows, [uniforms_width(graph) for graph in graphs]
-        self._batch = batch
-        self._drawn = np.zeros((rows, sum(widths)), dtype=np.float32)
-        self.parts = [np.zeros((rows, width), dtype=np.float32) for width in widths]
-        ends = np.cumsum(widths).tolist()
-        self._slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+    def __init__(
+        self,
+        engine: Engine,
+        manifest: Manifest,
+        batch: Batch,
+        lookup_sizes: tuple[int, int] | None,
+        planner: Planner | None,
+        clock: Callable[[], float],
+    ) -> None:
+        graph, rows, config = manifest.graphs["verify"], batch.num_rows, manifest.config
+        fed = [manifest.graphs[name] for name in ("draft", "verify") if name in manifest.graphs]
+        self._uniforms = RoundUniforms(fed, batch, config)
+        self._drafter: Drafter
+        if config.lookup_sizes is None:
+            self._drafter = ModelDrafter(engine, manifest, batch, self._uniforms.parts[0])
+        else:
+            sizes = lookup_sizes or config.lookup_sizes
+            self._drafter = PromptLookup(batch, config.num_speculative_tokens, sizes)
+        self._engine, self._graph, self._most = engine, graph, config.num_speculative_tokens
+        self._batch, self._planner, self._clock = batch, planner, clock
+        self._buffers: dict[int, dict[str, Any]] = {}  # by number of draft tokens
+        self.num_proposed = np.zeros(rows, dtype=np.int64)
+        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[-1]}
+        tensors |= cache_buffers(engine, graph, rows)
+        self._call = GraphCall(engine, "verify", batch, tensors)
+        self._use(self._most)
+        self._call.bind(PROMPT, self._most, self.buffers)
+        self._width = PROMPT
 
-    def draw(self) -> None:
-        if self._drawn.size == 0:
-            return
-        self._batch.draw(self._drawn)
-        for part, columns in zip(self.parts, self._slices, strict=True):
-            part[:] = self._drawn[:, columns]
+    def run(self) -> None:
+        started = self._clock()
+        self._uniforms.draw()
+        available = self._drafter.available()
+        length = self._length(available)
+        self._use(length)
+        np.minimum(available, length, out=self.num_proposed)
+        usual = self._drafter.propose(length) and self._width != PROMPT
+        self._call.run(self._width, length, self.buffers)
+        self._width = 1
+        if self._planner is not None:
+            self._planner.observe(
+                length,
+                self._running(self.num_proposed),
+                self._running(self.num_emitted),
+                1000.0 * (self._clock() - started),
+                usual=usual,
+            )
 
+    def _length(self, available: NDArray[np.int64]) -> int:
+        """Draft tokens of this round: as many as there are, if the graph takes any number."""
+        if not self._graph.takes_any_length:
+            return self._most
+        if self._planner is not None:
+            return self._planner.choose(self._running(available))
+        return int(available.max())
 
-def uniforms_width(graph: GraphSpec) -> int:
-    """Random numbers that a call of `graph` takes per row."""
-    tensor = graph.input("uniforms")
-    return int(tensor.shape[1]) if tensor is not None else 0
+    def _running(self, values: NDArray[np.int64]) -> Sequence[int]:
+        found: list[int] = values[self._batch.active > 0].tolist()
+        return found
 
-
-def cache_buffers(engine: Engine, graph: GraphSpec, rows: int) -> dict[str, Any]:
-    """Empty caches of a graph."""
-    return {c.name: engine.zeros(_shape(c.shape, rows), c.dtype) for c in graph.caches}
-
-
-def output_buffers(
-    engine: Engine, graph: GraphSpec, rows: int, *, skipped: tuple[str, ...] = ()
-) -> dict[str, Any]:
-    """Buffers of a graph's outputs that are no caches; a later graph finds them as its inputs."""
-    buffers: dict[str, Any] = {}
-    for tensor in graph.outputs:
-        if tensor.alias_of is None and tensor.name not in skipped:
-            shape = _shape(tensor.shape, rows)
-            on_host = tensor.name in _READ_BY_HOST
-            zeros = np.zeros(shape, tensor.dtype) if on_host else engine.zeros(shape, tensor.dtype)
-            buffers[tensor.name] = zeros
-    return buffers
-
-
-def _shape(shape: tuple[int | str, ...], rows: int) -> tuple[int, ...]:
-    return tuple(rows if size == "B" else int(size) for size in shape)
+    def _use(self, length: int) -> None:
+        """Make the buffers of rounds of `length` draft tokens the current ones."""
+        if length not in self._buffers:
+            rows = len(self.num_proposed)
+            outputs = output_buffers(self._engine, self._graph, rows, length=length)
+            self._buffers[length] = {**outputs, **self._drafter.buffers(length)}
+        self.buffers: Mapping[str, Any] = self._buffers[length]
+        self.output_tokens = self.buffers["output_tokens"]
+        self.num_emitted = self.buffers["num_emitted"]

@@ -69,12 +69,15 @@ class Row:
         self._num_read = len(self._pieces)
         return fresh
 
-    def accept(self, block: Sequence[int], milliseconds: float) -> Sequence[int]:
+    def accept(
+        self, block: Sequence[int], milliseconds: float, num_proposed: int | None = None
+    ) -> Sequence[int]:
         """Keep a round's block up to where the output ends, and count it.
 
         Args:
             block: `num_accepted` draft tokens and the recovered or bonus token.
             milliseconds: what the round took.
+            num_proposed: draft tokens that the round proposed for this row; None: k.
 
         Returns:
             The tokens kept: the whole block, or less when the row is now finished.
@@ -90,7 +93,8 @@ class Row:
                 break
         if self.finished:
             self._flush()
-        self._count(kept, len(block), milliseconds)
+        proposed = self._k if num_proposed is None else num_proposed
+        self._count(kept, len(block), milliseconds, proposed)
         return block[:kept]
 
     def cancel(self) -> None:
@@ -131,7 +135,7 @@ class Row:
             if rest := self._scanner.finish():
                 self._pieces.append(rest)
 
-    def _count(self, kept: int, emitted: int, milliseconds: float) -> None:
-        proposed, accepted = (self._k, emitted - 1) if kept == emitted else (kept, kept)
+    def _count(self, kept: int, emitted: int, milliseconds: float, proposed: int) -> None:
+        proposed, accepted = (proposed, emitted - 1) if kept == emitted else (kept, kept)
         is_first = not self._rounds
         self._rounds.append(Round(proposed, accepted, kept, milliseconds, is_first))

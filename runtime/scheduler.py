@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from spec_compile.errors import ClosedError, QueueFullError, SpecCompileError
+from spec_compile.errors import ClosedError, ConfigError, QueueFullError, SpecCompileError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime.counters import Counters, CountersSnapshot
 from spec_compile.runtime.engine import Engine
@@ -40,7 +40,7 @@ class Scheduler:
     Raises:
         ArtifactError: a graph is damaged.
         BackendError: the engine cannot load a graph, or the caches do not fit into memory.
-        ConfigError: a number that is not positive.
+        ConfigError: a number that is not positive, or a bundle of prompt lookup.
     """
 
     def __init__(
@@ -53,6 +53,11 @@ class Scheduler:
         max_queue: int = MAX_QUEUE,
         prefill_chunk: int = PREFILL_CHUNK,
     ) -> None:
+        if manifest.config.lookup_sizes is not None:
+            raise ConfigError(
+                "continuous batching does not serve prompt lookup; use spec_compile.load, or "
+                "export with a draft model"
+            )
         self.num_slots = manifest.config.batch_size if num_slots is None else num_slots
         for name, value in (
             ("num_slots", self.num_slots),
@@ -91,7 +96,11 @@ class Scheduler:
         Raises:
             QueueFullError: `max_queue` requests wait already.
             ClosedError: the scheduler is closed.
+            ConfigError: adaptive drafting, whose rounds would be of as many lengths as there are
+                rows.
         """
+        if options.adaptive:
+            raise ConfigError("continuous batching has no adaptive drafting; leave adaptive out")
         deadline = None if timeout is None else time.monotonic() + timeout
         row = self._row(len(prompt), options)
         ticket = Ticket(row, prompt, options, seed, deadline=deadline, listener=listener)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from spec_compile.graph_contract import GRAPHS_OF_FUSION
 from spec_compile.manifest import GraphSpec, Manifest
+from spec_compile.runtime.calls import cache_buffers, output_buffers, uniforms_width, window_of
 from spec_compile.runtime.engine import Engine, Run
-from spec_compile.runtime.rounds import cache_buffers, output_buffers, uniforms_width, window_of
 from spec_compile.runtime.slot_plan import Call
 from spec_compile.runtime.slots import Slots
 
@@ -54,12 +54,15 @@ class SlotGraphs:
         specs = [manifest.graphs[name] for name in names]
         self.num_speculative_tokens = config.num_speculative_tokens if speculative else 0
         self._slots, self._max_length = slots, config.max_length
+        self._by_position = config.draws_by_position
         self._drawn = np.zeros((rows, sum(map(uniforms_width, specs))), dtype=np.float32)
         self._graphs: list[_Graph] = []
         shared: dict[str, Any] = dict(slots.sampling)
         column = 0
         for name, spec in zip(names, specs, strict=True):
-            shared.update(output_buffers(engine, spec, rows, skipped=("logits",)))
+            length = config.num_speculative_tokens
+            outputs = output_buffers(engine, spec, rows, length=length, skipped=("logits",))
+            shared.update(outputs)
             columns = slice(column, column + uniforms_width(spec))
             column = columns.stop
             buffers = {**shared, **cache_buffers(engine, spec, rows)}
@@ -76,7 +79,7 @@ class SlotGraphs:
     def draw(self, slot: int) -> None:
         """Draw the random numbers of a row's next round, once a round however often it is run."""
         if self._drawn.size:
-            self._slots.draw(slot, self._drawn[slot])
+            self._slots.draw(slot, self._drawn[slot], by_position=self._by_position)
 
     def run(self, call: Call) -> None:
         """Feed, and compute `output_tokens` and `num_emitted` of the call's slots.

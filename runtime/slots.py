@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_compile.runtime.requests import GenerationOptions
+from spec_compile.runtime.uniforms import UniformStream
 
 
 class Slots:
     """N rows side by side; what `Batch` is for rows that start together.
 
-    Each row has its own sampling options and its own Philox generator, so that what it draws does
-    not depend on who sits beside it.
+    Each row has its own sampling options and its own stream of random numbers, so that what it
+    draws does not depend on who sits beside it.
 
     Args:
         num_slots: N.
@@ -40,11 +41,11 @@ class Slots:
             "top_p": np.ones(num_slots, dtype=np.float32),
             "min_p": np.zeros(num_slots, dtype=np.float32),
         }
-        self._generators: list[np.random.Generator | None] = [None] * num_slots
+        self._streams: list[UniformStream | None] = [None] * num_slots
         self._started = [False] * num_slots
 
     def __len__(self) -> int:
-        return len(self._generators)
+        return len(self._streams)
 
     def enter(
         self, slot: int, prompt: Sequence[int], options: GenerationOptions, seed: int
@@ -55,7 +56,7 @@ class Slots:
         self.fed[slot] = 0
         for name, values in self.sampling.items():
             values[slot] = getattr(options, name)
-        self._generators[slot] = np.random.Generator(np.random.Philox(seed))
+        self._streams[slot] = UniformStream(seed)
         self._started[slot] = False
 
     def leave(self, slot: int) -> None:
@@ -63,7 +64,7 @@ class Slots:
         self.committed[slot] = self.prompt_lengths[slot] = self.fed[slot] = 0
         for name, value in (("temperature", 0.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             self.sampling[name][slot] = value
-        self._generators[slot], self._started[slot] = None, False
+        self._streams[slot], self._started[slot] = None, False
 
     def move(self, source: int, target: int) -> None:
         """Let the request of slot `source` go on in the free slot `target`."""
@@ -71,13 +72,13 @@ class Slots:
         self.history[target, :length] = self.history[source, :length]
         for values in (self.committed, self.prompt_lengths, self.fed, *self.sampling.values()):
             values[target] = values[source]
-        self._generators[target] = self._generators[source]
+        self._streams[target] = self._streams[source]
         self._started[target] = self._started[source]
         self.leave(source)
 
     def is_occupied(self, slot: int) -> bool:
         """Whether a request sits there."""
-        return self._generators[slot] is not None
+        return self._streams[slot] is not None
 
     def is_running(self, slot: int) -> bool:
         """Whether its prompt has been fed, so that it takes part in rounds."""
@@ -93,8 +94,11 @@ class Slots:
         self.history[slot, start : start + len(tokens)] = tokens
         self.committed[slot] = start + len(tokens)
 
-    def draw(self, slot: int, uniforms: NDArray[np.float32]) -> None:
-        """Fill `uniforms` [n] with numbers in [0, 1) from the row's own generator."""
-        generator = self._generators[slot]
-        assert generator is not None
-        generator.random(dtype=np.float32, out=uniforms)
+    def draw(self, slot: int, uniforms: NDArray[np.float32], *, by_position: bool) -> None:
+        """Fill `uniforms` [n] with numbers in [0, 1) from the row's own stream; see `Batch.draw`."""
+        stream = self._streams[slot]
+        assert stream is not None
+        if by_position:
+            stream.fill_at(uniforms, int(self.committed[slot] - self.prompt_lengths[slot]))
+        else:
+            stream.fill(uniforms)

@@ -32,9 +32,9 @@ class Percentiles:
 class Round:
     """One round of one row, as counted.
 
-    A round proposes k draft tokens and emits `num_accepted + 1`. When the row ends inside the block
-    (EOS, stop string, budget, capacity), what lies beyond the last kept token counts nowhere: m
-    kept tokens then count as m proposed, m accepted and m emitted, as all of them are draft tokens.
+    A round proposes up to k draft tokens and emits `num_accepted + 1`. When the row ends inside the
+    block (EOS, stop string, budget, capacity), what lies beyond the last kept token counts nowhere:
+    m kept tokens then count as m proposed, m accepted and m emitted, as all are draft tokens.
 
     Args:
         num_draft_tokens: draft tokens proposed.
@@ -75,7 +75,7 @@ class GenerationStats:
 
     @property
     def num_draft_tokens(self) -> int:
-        """Draft tokens proposed: k per round, fewer in a round that was cut (see `Round`)."""
+        """Draft tokens proposed: up to k per round, fewer in one that was cut (see `Round`)."""
         return sum(r.num_draft_tokens for r in self.rounds)
 
     @property

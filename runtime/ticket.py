@@ -22,10 +22,12 @@ class SharedRow(Row):
         self._num_taken = 0
         super().__init__(**arguments)  # type: ignore[arg-type]
 
-    def accept(self, block: Sequence[int], milliseconds: float) -> Sequence[int]:
+    def accept(
+        self, block: Sequence[int], milliseconds: float, num_proposed: int | None = None
+    ) -> Sequence[int]:
         """See `Row.accept`."""
         with self._lock:
-            return super().accept(block, milliseconds)
+            return super().accept(block, milliseconds, num_proposed)
 
     def end(self, reason: str) -> None:
         """End the output here for `reason`, unless it has ended."""

@@ -45,6 +45,7 @@ class BenchOptions:
         memory: also start a process for each bundle that measures its peak memory.
         predict: also predict the speed-up of each bundle of fusion `verify`, as `plan` does; None
             does so where there are bundles of several k, and laws can be had.
+        adaptive: measure adaptive drafting too.
 
     Raises:
         ConfigError: a value that no measurement can use.
@@ -64,6 +65,7 @@ class BenchOptions:
     verify_hash: bool = True
     memory: bool = True
     predict: bool | None = False
+    adaptive: bool = False
 
     def __post_init__(self) -> None:
         for name in ("temperatures", "batch_sizes"):
@@ -103,8 +105,8 @@ def bench_bundles(
 
     Returns:
         `machine`, `versions`, `workload`, `bundles`, and `results`: for each batch size,
-        temperature and bundle the figures of `target-only` and of `speculative` decoding, ready
-        for JSON.
+        temperature and bundle the figures of `target-only` and of `speculative` decoding, and of
+        `adaptive` if asked for, ready for JSON.
 
     Raises:
         SpecCompileError: a bundle that cannot be opened or cannot serve the prompts.
@@ -154,7 +156,10 @@ def _measure_setting(
 ) -> list[dict[str, Any]]:
     """Figures of every bundle at one batch size and temperature."""
     size, temperature = setting
-    pairs = [variants_of(str(path), d) for path, d in zip(paths, decoders, strict=True)]
+    pairs = [
+        variants_of(str(path), one, adaptive=options.adaptive)
+        for path, one in zip(paths, decoders, strict=True)
+    ]
     groups = [prompts[first : first + size] for first in range(0, len(prompts), size)]
     asked = options.generation(temperature)
     workload = Workload(groups, asked, options.repeat, options.warm_up)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from spec_compile.engine_spec import is_compute_capability
 from spec_compile.errors import ConfigError
@@ -28,11 +28,18 @@ DTYPES_OF_BACKEND: Mapping[str, tuple[str, ...]] = {
 }
 QUANTIZATIONS = ("int8", "int4")
 NOT_QUANTIZED = "none"
+PROMPT_LOOKUP = "prompt-lookup"
+DRAFTERS = ("model", PROMPT_LOOKUP)
+# Rules that need no law of the draft, and accept no token that is none.
+PROMPT_LOOKUP_RULES = ("match", "greedy")
+LONGEST_NGRAM = 32
 DEFAULT_MAX_LENGTH = 1024
 
 
-def default_acceptance(num_drafts: int) -> str:
+def default_acceptance(num_drafts: int, drafter: str = "model") -> str:
     """The rule for those who name none: exact, and what accepts most where one has to be drawn."""
+    if drafter == PROMPT_LOOKUP:
+        return "match"
     return "block" if num_drafts == 1 else "fanout"
 
 
@@ -57,6 +64,11 @@ class SpecConfig:
         draft_vocab_text: UTF-8 file in the manner of what will be generated.
         compute_capabilities: devices to build for, as "8.9"; tensorrt-rtx only. None leaves the
             choice to it; tensorrt builds for the device that it finds.
+        drafter: `model` (a draft model), or `prompt-lookup` (what followed the last tokens when
+            they stood in the text before; fusion `verify`, acceptance `match` or `greedy`).
+        prompt_lookup_min: fewest last tokens that prompt lookup looks for, unless a generation
+            asks for others.
+        prompt_lookup_max: most of them, at most 32.
 
     Raises:
         ConfigError: a value that no compile can use.
@@ -75,6 +87,9 @@ class SpecConfig:
     draft_vocab: int | None = None
     draft_vocab_text: str | None = None
     compute_capabilities: tuple[str, ...] = ()
+    drafter: str = "model"
+    prompt_lookup_min: int = 2
+    prompt_lookup_max: int = 3
 
     def __post_init__(self) -> None:
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
@@ -97,6 +112,9 @@ class SpecConfig:
                 f"quantize is not supported by backend={self.backend!r}: block-wise weights use an "
                 "operator of ONNX Runtime; take dtype='float16', or backend='onnxruntime'"
             )
+        _one_of("drafter", self.drafter, DRAFTERS)
+        if self.drafter == PROMPT_LOOKUP:
+            self._check_prompt_lookup()
         if (self.num_drafts > 1) != (self.acceptance in RULES_FOR_SEVERAL_DRAFTS):
             takes_several = self.num_drafts == 1
             takes = "several drafts (num_drafts)" if takes_several else "one draft"
@@ -127,11 +145,49 @@ class SpecConfig:
                     f"max_length={self.max_length}"
                 )
 
+    def _check_prompt_lookup(self) -> None:
+        if self.acceptance not in PROMPT_LOOKUP_RULES:
+            raise ConfigError(
+                f"acceptance={self.acceptance!r} needs the law of a draft model; with "
+                f"prompt-lookup choose one of {', '.join(PROMPT_LOOKUP_RULES)}"
+            )
+        if self.fusion != "verify":
+            raise ConfigError(
+                f"fusion={self.fusion!r} holds a draft model, prompt-lookup has none; choose verify"
+            )
+        for name in ("quantize_draft", "draft_vocab"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name} is of a draft model; leave it out with prompt-lookup")
+        _at_least("prompt_lookup_min", self.prompt_lookup_min, 1)
+        _at_least("prompt_lookup_max", self.prompt_lookup_max, self.prompt_lookup_min)
+        if self.prompt_lookup_max > LONGEST_NGRAM:
+            raise ConfigError(
+                f"prompt_lookup_max={self.prompt_lookup_max} must be at most {LONGEST_NGRAM}"
+            )
+
     @property
     def quantized_models(self) -> dict[str, str]:
         """`int8` or `int4` by model, `target` and `draft`; without those that stay as they are."""
-        wanted = {"target": self.quantize, "draft": self.quantize_draft or self.quantize}
+        wanted = {"target": self.quantize}
+        if self.drafter == "model":
+            wanted["draft"] = self.quantize_draft or self.quantize
         return {name: kind for name, kind in wanted.items() if kind and kind != NOT_QUANTIZED}
+
+
+def config_for(draft: str, config: SpecConfig | None = None) -> SpecConfig:
+    """`config`, or the defaults, for this draft: a model, or `prompt-lookup`.
+
+    Raises:
+        ConfigError: the configuration does not fit the draft.
+    """
+    drafter = PROMPT_LOOKUP if draft == PROMPT_LOOKUP else "model"
+    if config is None:
+        return SpecConfig(acceptance=default_acceptance(1, drafter), drafter=drafter)
+    if config.drafter == PROMPT_LOOKUP and drafter == "model":
+        raise ConfigError(
+            f"drafter={PROMPT_LOOKUP!r} takes no draft model; give {PROMPT_LOOKUP} as the draft"
+        )
+    return replace(config, drafter=drafter)
 
 
 def _one_of(name: str, value: object, allowed: tuple[str | None, ...]) -> None:

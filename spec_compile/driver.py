@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from spec_compile import __version__
 from spec_compile.acceptance import RULES
-from spec_compile.config import DEFAULT_MAX_LENGTH, SpecConfig
+from spec_compile.config import DEFAULT_MAX_LENGTH, PROMPT_LOOKUP, SpecConfig, config_for
 from spec_compile.errors import ConfigError
 from spec_compile.export.backend import BuildContext, backend
 from spec_compile.export.bundle import check_output, describe_files, describe_graphs, staged
@@ -44,10 +44,10 @@ _TOOLS = ("torch", "transformers", "onnx", "onnxscript", "onnx-ir")
 
 @dataclass(frozen=True)
 class Pair:
-    """A target and a draft that may speculate together."""
+    """A target and a draft that may speculate together; no draft for prompt lookup."""
 
     target: Checkpoint
-    draft: Checkpoint
+    draft: Checkpoint | None
     tokenizer: TokenizerFiles
 
 
@@ -85,9 +85,9 @@ def compile(
 
     Args:
         target: preset, local folder or hub id of the model whose law is kept.
-        draft: the same for the model that proposes.
+        draft: the same for the model that proposes; `prompt-lookup` proposes from the text.
         output: folder to make; must not exist.
-        config: what to compile for; None takes the defaults.
+        config: what to compile for; None takes the defaults of this draft.
         dump: folder for the program after each pass that changed it.
         verify_each: check the program, and what each pass reports, after every pass.
         progress: told of each step; `steps` lists them.
@@ -99,7 +99,7 @@ def compile(
     Raises:
         SpecCompileError: one clear line; nothing is left behind.
     """
-    config, report = config or SpecConfig(), progress or (lambda _: None)
+    config, report = config_for(draft, config), progress or (lambda _: None)
     folder = Path(output)
     check_output(folder)
     builder = backend(config.backend)
@@ -138,7 +138,8 @@ def steps(config: SpecConfig) -> list[str]:
     passes = build_pipeline(config, vocab_size=1, max_length=config.num_speculative_tokens + 1)
     return [
         _READ,
-        *(_CAPTURE.format(name) for name in ("target", "draft")),
+        _CAPTURE.format("target"),
+        *([_CAPTURE.format("draft")] if config.drafter == "model" else []),
         *(_PASS.format(each.name) for each in passes),
         _BUILD.format(config.backend),
         _WRITE,
@@ -146,19 +147,20 @@ def steps(config: SpecConfig) -> list[str]:
 
 
 def open_pair(target: str, draft: str) -> Pair:
-    """Find both models and check that they speak one vocabulary.
+    """Find the models and check that they speak one vocabulary.
 
     Raises:
         CheckpointError: a model is missing or damaged, or they do not fit each other.
     """
-    first, second = open_checkpoint(target), open_checkpoint(draft)
+    first = open_checkpoint(target)
+    second = open_checkpoint(draft) if draft != PROMPT_LOOKUP else None
     tokenizer = read_tokenizer(first)
     check_draft(first, second, tokenizer)
     return Pair(first, second, tokenizer)
 
 
 def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: None) -> Captured:
-    """Load and capture both models, and prove each capture against its model.
+    """Load and capture the models, and prove each capture against its model.
 
     Raises:
         SpecCompileError: a model cannot be captured, or is too small for the wanted length.
@@ -167,9 +169,12 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
     dtype = getattr(torch, config.dtype)
     # Both before the first capture: damaged weights are told in seconds.
     target = load_model(pair.target, dtype)
-    eos_token_ids = pair.target.eos_token_ids
-    draft, token_ids = load_draft(pair.draft, target, pair.tokenizer, config, eos_token_ids)
-    models = {"target": target, "draft": draft}
+    models: dict[str, PreTrainedModel] = {"target": target}
+    token_ids: tuple[int, ...] | None = None
+    if pair.draft is not None:
+        models["draft"], token_ids = load_draft(
+            pair.draft, target, pair.tokenizer, config, pair.target.eos_token_ids
+        )
     graphs: dict[str, Graph] = {}
     for name in models:
         report(_CAPTURE.format(name))
@@ -189,7 +194,8 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
             max_length=max_length,
         )
     rows = {name: _head_rows(graph) for name, graph in graphs.items()}
-    vocab_size = vocabulary_size(pair.tokenizer, rows["target"], rows["draft"])
+    draft_rows = rows.get("draft", rows["target"])
+    vocab_size = vocabulary_size(pair.tokenizer, rows["target"], draft_rows)
     named = Program(graphs, name_weights_of(models))
     return Captured(named, models, vocab_size, max_length, token_ids)
 
@@ -219,12 +225,13 @@ class _Report(Instrument):
 
 
 def _max_length(pair: Pair, config: SpecConfig) -> int:
-    limits = [c.max_length for c in (pair.target, pair.draft) if c.max_length is not None]
+    checkpoints = {"target": pair.target} | ({"draft": pair.draft} if pair.draft else {})
+    limits = [c.max_length for c in checkpoints.values() if c.max_length is not None]
     if config.max_length is None:
         wanted = min([DEFAULT_MAX_LENGTH, *limits])
     else:
         wanted = config.max_length
-        for name, checkpoint in (("target", pair.target), ("draft", pair.draft)):
+        for name, checkpoint in checkpoints.items():
             if checkpoint.max_length is not None and wanted > checkpoint.max_length:
                 raise ConfigError(
                     f"max_length={wanted} is more than the {checkpoint.max_length} positions of "
@@ -260,6 +267,7 @@ def _known(ids: Sequence[int | None], vocab_size: int) -> tuple[int, ...]:
 
 
 def _bundle_config(config: SpecConfig, captured: Captured) -> BundleConfig:
+    lookup = config.drafter == PROMPT_LOOKUP
     return BundleConfig(
         num_speculative_tokens=config.num_speculative_tokens,
         acceptance=config.acceptance,
@@ -272,6 +280,9 @@ def _bundle_config(config: SpecConfig, captured: Captured) -> BundleConfig:
         num_drafts=config.num_drafts,
         quantize=config.quantized_models.get("target"),
         quantize_draft=config.quantized_models.get("draft"),
+        drafter=config.drafter,
+        prompt_lookup_min=config.prompt_lookup_min if lookup else None,
+        prompt_lookup_max=config.prompt_lookup_max if lookup else None,
     )
 
 

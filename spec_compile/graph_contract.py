@@ -9,7 +9,13 @@ GRAPHS_OF_FUSION: Mapping[str, tuple[str, ...]] = {
     "verify": ("draft", "verify", "target"),
     "step": ("step", "target"),
 }
-FREE_SIZES = ("B", "T")
+FREE_SIZES = ("B", "T", "J", "J+1")
+
+
+def required_graphs(fusion: str, drafter: str) -> tuple[str, ...]:
+    """Graphs that a bundle must have; prompt lookup has no draft."""
+    names = GRAPHS_OF_FUSION[fusion]
+    return names if drafter == "model" else tuple(name for name in names if name != "draft")
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,8 @@ class Expected:
 
     Args:
         dtype: NumPy's name of the element type.
-        shape: a number, a free size (`B` rows, `T` new tokens), or None for any number.
+        shape: a number, a free size (`B` rows, `T` new tokens, `J` draft tokens), or None for any
+            number.
     """
 
     dtype: str
@@ -46,7 +53,7 @@ def drafts_shape(num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...
 
 
 def graph_inputs(
-    name: str, drafts: tuple[int, ...], vocab_size: int
+    name: str, drafts: tuple[int, ...], vocab_size: int, *, any_length: bool = False
 ) -> tuple[dict[str, Expected], dict[str, Expected]]:
     """Required and optional inputs of graph `name`, without its caches.
 
@@ -54,6 +61,7 @@ def graph_inputs(
         name: of the graph.
         drafts: see `drafts_shape`.
         vocab_size: V.
+        any_length: whether the graph takes any number J of draft tokens up to k.
     """
     required = {
         "tokens": Expected("int64", ("B", "T")),
@@ -68,16 +76,20 @@ def graph_inputs(
         "uniforms": Expected("float32", ("B", None)),
     }
     if name == "verify":
-        required["draft_tokens"] = Expected("int64", ("B", *drafts))
+        required["draft_tokens"] = Expected("int64", ("B", *(("J",) if any_length else drafts)))
         optional["draft_probs"] = Expected("float32", ("B", *drafts, vocab_size))
     return required, optional
 
 
-def graph_outputs(name: str, drafts: tuple[int, ...], vocab_size: int) -> dict[str, Expected]:
+def graph_outputs(
+    name: str, drafts: tuple[int, ...], vocab_size: int, *, any_length: bool = False
+) -> dict[str, Expected]:
     """Outputs that graph `name` must have, without its caches; arguments as `graph_inputs`."""
     if name == "draft":
         return {"draft_tokens": Expected("int64", ("B", *drafts))}
-    emitted = 1 if name == "target" else drafts[-1] + 1
+    emitted: int | str = 1 if name == "target" else drafts[-1] + 1
+    if any_length:
+        emitted = "J+1"
     outputs = {
         "output_tokens": Expected("int64", ("B", emitted)),
         "num_emitted": Expected("int64", ("B",)),

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from spec_compile.config import DRAFTERS, LONGEST_NGRAM, PROMPT_LOOKUP, PROMPT_LOOKUP_RULES
 from spec_compile.engine_spec import EngineSpec, read_engine_spec
 from spec_compile.errors import ArtifactError
 from spec_compile.graph_contract import (
@@ -23,6 +24,7 @@ from spec_compile.graph_contract import (
     drafts_shape,
     graph_inputs,
     graph_outputs,
+    required_graphs,
 )
 from spec_compile.json_fields import (
     TOP_LEVEL,
@@ -66,8 +68,8 @@ class Manifest:
         vocab_size: number of token ids that the tokenizer knows; ids are 0..vocab_size - 1.
         eos_token_ids: any of these ends the output.
         bos_token_id: the beginning-of-text id, or None; the tokenizer decides where it goes.
-        models: `target` and `draft`.
-        graphs: the graphs that `config.fusion` asks for.
+        models: `target`, and `draft` where the drafter is a model.
+        graphs: the graphs that `config.fusion` and `config.drafter` ask for.
         files: every file of the bundle but the manifest itself; keys are POSIX paths inside it.
         created_by: tool -> version.
         engine: what engines of a device need to be run; None where `config.backend` needs nothing.
@@ -136,6 +138,7 @@ def _check_manifest(manifest: Manifest) -> None:
         "config.fusion",
         f"is {config.fusion!r}; this version runs {', '.join(GRAPHS_OF_FUSION)}",
     )
+    _check_drafter(config)
     _require(manifest.vocab_size >= 1, "vocab_size", "must be at least 1")
     specials = [*manifest.eos_token_ids]
     specials += [] if manifest.bos_token_id is None else [manifest.bos_token_id]
@@ -147,11 +150,32 @@ def _check_manifest(manifest: Manifest) -> None:
         )
     _require("target" in manifest.models, "models", "must have an entry 'target'")
     _check_files(manifest)
-    for name in GRAPHS_OF_FUSION[config.fusion]:
+    for name in required_graphs(config.fusion, config.drafter):
         _require(name in manifest.graphs, "graphs", f"must have an entry {name!r}")
     for name, graph in manifest.graphs.items():
         _check_graph(f"graphs.{name}", graph, manifest)
         _check_roles(f"graphs.{name}", name, graph, manifest)
+
+
+def _check_drafter(config: BundleConfig) -> None:
+    where, drafter = "config.drafter", config.drafter
+    _require(drafter in DRAFTERS, where, f"is {drafter!r}; this version runs {', '.join(DRAFTERS)}")
+    least, most = config.prompt_lookup_min, config.prompt_lookup_max
+    if drafter != PROMPT_LOOKUP:
+        unused = least is None and most is None
+        _require(unused, where, f"is {drafter!r}, which has no n-gram sizes")
+        return
+    _require(config.fusion == "verify", where, "is prompt-lookup, which needs fusion verify")
+    _require(
+        config.acceptance in PROMPT_LOOKUP_RULES,
+        where,
+        f"is prompt-lookup, which needs acceptance {' or '.join(PROMPT_LOOKUP_RULES)}",
+    )
+    _require(
+        least is not None and most is not None and 1 <= least <= most <= LONGEST_NGRAM,
+        "config.prompt_lookup_min and prompt_lookup_max",
+        f"must be 1 to {LONGEST_NGRAM} and in order",
+    )
 
 
 def _check_relative_path(where: str, path: str) -> None:
@@ -214,12 +238,14 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
     """Every tensor that a runtime binds by name has the dtype and shape of the graph contract."""
     config, vocab = manifest.config, manifest.vocab_size
     drafts = drafts_shape(config.num_drafts, config.num_speculative_tokens)
-    required, optional = graph_inputs(name, drafts, vocab)
+    any_length = name == "verify" and len(drafts) == 1 and graph.takes_any_length
+    required, optional = graph_inputs(name, drafts, vocab, any_length=any_length)
     for role, expected in (required | optional).items():
         tensor = graph.input(role)
         if tensor is not None or role in required:
             _require_tensor(f"{where}.inputs", role, tensor, expected)
-    for role, expected in graph_outputs(name, drafts, vocab).items():
+    outputs = graph_outputs(name, drafts, vocab, any_length=any_length)
+    for role, expected in outputs.items():
         _require_tensor(f"{where}.outputs", role, graph.output(role), expected)
     caches = {tensor.name for tensor in graph.caches}
     _require(len(caches) > 0, f"{where}.outputs", "must have a cache (`alias_of`)")
@@ -229,6 +255,8 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
         known = tensor.name in caches or tensor.name in required or tensor.name in optional
         _require(known, f"{where}.inputs", f"has {tensor.name!r}, which no runtime feeds")
     fed_by_draft = graph.input("draft_probs") is not None
+    if name == "verify" and config.drafter == PROMPT_LOOKUP:
+        _require(not fed_by_draft, f"{where}.inputs", "has 'draft_probs', but there is no draft")
     if name == "verify" and fed_by_draft and "draft" in manifest.graphs:
         law = manifest.graphs["draft"].output("draft_probs")
         _require_tensor("graphs.draft.outputs", "draft_probs", law, optional["draft_probs"])

@@ -14,7 +14,8 @@ class TensorSpec:
     Args:
         name: name in the graph.
         dtype: NumPy's name of the element type.
-        shape: a number for a fixed size, a name (`B` rows, `T` new tokens) for a free one.
+        shape: a number for a fixed size, a name (`B` rows, `T` new tokens, `J` draft tokens,
+            `J+1`) for a free one.
         alias_of: for an output, the input whose buffer it is written to (caches); else None.
             Several outputs may name one input: a graph that writes a cache more than once.
     """
@@ -40,6 +41,12 @@ class GraphSpec:
     def output(self, name: str) -> TensorSpec | None:
         """The output called `name`, or None."""
         return next((tensor for tensor in self.outputs if tensor.name == name), None)
+
+    @property
+    def takes_any_length(self) -> bool:
+        """Whether a call may verify any number of draft tokens up to k, none included."""
+        drafted = self.input("draft_tokens")
+        return drafted is not None and "J" in drafted.shape
 
     @property
     def caches(self) -> tuple[TensorSpec, ...]:
@@ -69,7 +76,10 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class BundleConfig:
-    """What the bundle was compiled for; names as in `SpecConfig`, `exact` as the rule says."""
+    """What the bundle was compiled for; names as in `SpecConfig`, `exact` as the rule says.
+
+    The n-gram sizes are None unless the drafter is `prompt-lookup`.
+    """
 
     num_speculative_tokens: int
     acceptance: str
@@ -82,11 +92,30 @@ class BundleConfig:
     num_drafts: int
     quantize: str | None = None
     quantize_draft: str | None = None
+    drafter: str = "model"
+    prompt_lookup_min: int | None = None
+    prompt_lookup_max: int | None = None
+
+    @property
+    def lookup_sizes(self) -> tuple[int, int] | None:
+        """Fewest and most last tokens that prompt lookup looks for; None with a draft model."""
+        if self.prompt_lookup_min is None or self.prompt_lookup_max is None:
+            return None
+        return self.prompt_lookup_min, self.prompt_lookup_max
 
     @property
     def slots(self) -> int:
         """Cache entries a row has at least: the last round writes its drafts behind a full row."""
         return self.max_length + self.num_drafts * self.num_speculative_tokens
+
+    @property
+    def draws_by_position(self) -> bool:
+        """Whether a row's random number i belongs to its output token i, whatever the rounds are.
+
+        So it is where the target draws each token itself: its draw at a place is the same in every
+        round that reaches the place, and the same as in plain decoding.
+        """
+        return self.acceptance == "match"
 
 
 def read_config(fields: Fields) -> BundleConfig:
@@ -103,6 +132,9 @@ def read_config(fields: Fields) -> BundleConfig:
         num_drafts=fields.integer("num_drafts"),
         quantize=fields.optional_text("quantize"),
         quantize_draft=fields.optional_text("quantize_draft"),
+        drafter=fields.text("drafter"),
+        prompt_lookup_min=fields.optional_integer("prompt_lookup_min"),
+        prompt_lookup_max=fields.optional_integer("prompt_lookup_max"),
     )
     fields.finish()
     return config

@@ -26,7 +26,8 @@ class TensorSpec:
     Args:
         name: what it is, see the graph contract in docs/architecture.md (`tokens`, `lengths`, ...).
         dtype: element type.
-        shape: sizes; "B" (rows) and "T" (new tokens) are symbolic.
+        shape: sizes; "B" (rows), "T" (new tokens) and "J" (draft tokens of a round) are symbolic,
+            and so is "J+1".
         alias_of: for an updated cache, the input whose buffer it may overwrite.
     """
 
@@ -140,8 +141,10 @@ def _updated_input(name: str, inputs: Set[str]) -> str | None:
     return source if source != name and source in inputs else None
 
 
-def trace(module: Composite, *, batch_size: int, max_length: int) -> Graph:
-    """Trace `module` with symbolic B (1..batch_size) and T (1..max_length).
+def trace(
+    module: Composite, *, batch_size: int, max_length: int, num_speculative_tokens: int = 2
+) -> Graph:
+    """Trace `module` with symbolic B (1..batch_size), T (1..max_length) and J (0..k, k at least 2).
 
     Raises:
         CaptureError: the module's control flow or shapes depend on B, T or on tensor values.
@@ -152,11 +155,13 @@ def trace(module: Composite, *, batch_size: int, max_length: int) -> Graph:
         name: Dim(name, min=1, max=max(EXAMPLE_SIZES[name], limit))
         for name, limit in limits.items()
     }
+    dims["J"] = Dim("J", min=0, max=num_speculative_tokens)
+    sizes = {**EXAMPLE_SIZES, "J": num_speculative_tokens}
     shapes = tuple(
         {axis: dims[size] for axis, size in enumerate(spec.shape) if isinstance(size, str)}
         for spec in module.inputs
     )
-    examples = tuple(example(spec) for spec in module.inputs)
+    examples = tuple(example(spec, sizes) for spec in module.inputs)
     with torch.no_grad(), collect_callees() as callees:
         try:
             exported = torch.export.export(module, examples, dynamic_shapes=(shapes,), strict=False)
@@ -166,12 +171,12 @@ def trace(module: Composite, *, batch_size: int, max_length: int) -> Graph:
     return Graph(exported, tuple(module.inputs), _output_specs(module, exported))
 
 
-def example(spec: TensorSpec) -> Tensor:
+def example(spec: TensorSpec, sizes: Mapping[str, int] = EXAMPLE_SIZES) -> Tensor:
     """A small valid value for one input."""
-    sizes = [EXAMPLE_SIZES[size] if isinstance(size, str) else size for size in spec.shape]
+    shape = [sizes[size] if isinstance(size, str) else size for size in spec.shape]
     if spec.name == "num_new":
-        return torch.ones(sizes, dtype=spec.dtype)
-    return torch.zeros(sizes, dtype=spec.dtype)
+        return torch.ones(shape, dtype=spec.dtype)
+    return torch.zeros(shape, dtype=spec.dtype)
 
 
 def as_function(graph: Graph) -> nn.Module:
@@ -219,4 +224,7 @@ def _symbol_names(inputs: Sequence[TensorSpec], exported: ExportedProgram) -> Ma
 
 
 def _size(size: Any, symbols: Mapping[str, str]) -> int | str:
-    return size if isinstance(size, int) else symbols.get(str(size), str(size))
+    """A number, or the size in our names: `J+1`."""
+    if isinstance(size, int):
+        return size
+    return re.sub(r"\w+", lambda word: symbols.get(word[0], word[0]), str(size)).replace(" ", "")

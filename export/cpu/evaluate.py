@@ -118,20 +118,26 @@ def _weight(value: ir.Value) -> NDArray[Any]:
 
 
 def _offset(attention: CachedAttention) -> int:
-    """Tokens that a call feeds besides its T: draft tokens; 0 for one token a call."""
+    """Tokens that a call feeds besides its T: draft tokens; 0 for one token a call.
+
+    Of any number of draft tokens, one is looked at.
+    """
     size = sizes_of(attention.new_keys)[2]
     if isinstance(size, int):
         return size - 1
-    found = re.fullmatch(r"\w+ \+ (\d+)", size)
-    return int(found.group(1)) if found else 0
+    found = re.fullmatch(r"\w+ \+ (\w+)", size)
+    if not found:
+        return 0
+    return int(found.group(1)) if found.group(1).isdecimal() else 1
 
 
 def _sizes(attention: CachedAttention, positions: Positions) -> dict[str, int]:
     rows, _, num_new, _ = sizes_of(attention.new_keys)
     sizes = {"B": len(positions.lengths), str(rows): len(positions.lengths)}
     if isinstance(num_new, str):
-        sizes |= {num_new: positions.num_new, "T": positions.num_new - _offset(attention)}
-        sizes[num_new.split(" + ")[0]] = sizes["T"]
+        symbols = [name for name in num_new.split(" + ") if not name.isdecimal()]
+        sizes |= dict.fromkeys(("T", *symbols), 1)
+        sizes[num_new] = positions.num_new
     return sizes
 
 

@@ -56,17 +56,23 @@ class Rule(ABC):
     randomness comes in as `uniforms`), no shape that depends on data, k and V are numbers and B
     may be symbolic.
 
+    Where `symbolic_length` holds, the draft may also be one of J tokens, J symbolic and 0 to k:
+    `draft_tokens` [B, J] and `target_probs` [B, J + 1, V], while `draft_probs` and `uniforms` have
+    room for k and their first rows and numbers count. One graph then serves rounds of any length.
+
     Attributes:
         name: the name users give on the command line.
         exact: True when the law of the emitted tokens equals the target's.
         drafting: how the draft tokens have to be drawn.
         samples: False when the rule draws nothing, and raw logits serve as well as laws.
+        symbolic_length: whether the number of draft tokens may be symbolic.
     """
 
     name: ClassVar[str]
     exact: ClassVar[bool]
     drafting: ClassVar[Drafting] = Drafting.SAMPLED
     samples: ClassVar[bool] = True
+    symbolic_length: ClassVar[bool] = False
 
     @property
     def uses_draft_probs(self) -> bool:
@@ -169,7 +175,8 @@ def take_tokens(table: Tensor, tokens: Tensor) -> Tensor:
     batch, num_positions, vocab_size = table.shape
     row = torch.arange(batch, device=table.device)[:, None] * num_positions
     flat = (row + torch.arange(tokens.shape[-1], device=table.device)) * vocab_size + tokens
-    return table.reshape(-1).index_select(0, flat.reshape(-1)).reshape(tokens.shape)
+    # A lookup keeps the shape of its index; a reshape to no tokens at all is none that ONNX knows.
+    return torch.nn.functional.embedding(flat, table.reshape(-1, 1)).squeeze(-1)
 
 
 def take_draft(table: Tensor, draft: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ class Greedy(Rule):
     exact = True
     drafting = Drafting.GREEDY
     samples = False
+    symbolic_length = True
 
     def uniforms_shape(self, num_drafts: int, num_speculative_tokens: int) -> tuple[int, ...]:
         """No randomness: (0,)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from spec_compile.acceptance.base import (
@@ -26,6 +27,7 @@ class Rejection(Rule):
 
     name = "rejection"
     exact = True
+    symbolic_length = True
 
     def chance(self, draft_mass: Tensor, uniforms: Tensor) -> Tensor:
         """What a token's target mass has to exceed: all [B, k]."""
@@ -41,26 +43,28 @@ class Rejection(Rule):
         """See `Rule`. Both laws are required, in float32 or float64."""
         draft_probs, uniforms = required(self.name, draft_probs, uniforms)
         num_drafted = draft_tokens.shape[-1]
-        if num_drafted == 0:
+        if draft_probs.shape[1] == 0:
             following = sample(target_probs[:, 0], uniforms[:, 0])
             return emit(draft_tokens, following * 0, following)
         draft_mass = take_tokens(draft_probs, draft_tokens)
         target_mass = take_tokens(target_probs, draft_tokens)
         # Strict, and multiplied out: accepts no token that the target forbids, divides by nothing.
-        num_accepted = count_accepted(self.chance(draft_mass, uniforms[:, :-1]) < target_mass)
+        num_accepted = count_accepted(
+            self.chance(draft_mass, uniforms[:, :num_drafted]) < target_mass
+        )
         law = _following_law(draft_probs, target_probs, num_accepted)
-        return emit(draft_tokens, num_accepted, sample(law, uniforms[:, -1]))
+        return emit(draft_tokens, num_accepted, sample(law, uniforms[:, num_drafted]))
 
 
 def _following_law(draft_probs: Tensor, target_probs: Tensor, num_accepted: Tensor) -> Tensor:
     """Weights [B, V] of the token after the accepted ones: residual, or the target's own row.
 
     A draft row of zeros after the last draft row makes the bonus token a residual like the
-    others; scaling the gathered row by 0 does that without a padded copy of all draft rows. The
-    same factor turns a residual without mass into the target's row.
+    others; blanking the gathered row does that without a padded copy of all draft rows, whatever
+    stands behind those of this round. So does a residual without mass become the target's row.
     """
-    num_drafted = draft_probs.shape[1]
+    num_drafted = target_probs.shape[1] - 1
     target_row = take_rows(target_probs, num_accepted)
-    draft_row = take_rows(draft_probs, num_accepted.clamp(max=num_drafted - 1))
+    draft_row = take_rows(draft_probs, num_accepted.clamp(max=draft_probs.shape[1] - 1))
     subtract = (num_accepted < num_drafted)[:, None] & has_mass((target_row - draft_row).relu())
-    return (target_row - draft_row * subtract.to(draft_row.dtype)).relu()
+    return (target_row - torch.where(subtract, draft_row, 0.0)).relu()

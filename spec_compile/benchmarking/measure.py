@@ -14,7 +14,7 @@ from spec_compile.runtime.engines.timed import Call, TimedEngine
 from spec_compile.runtime.requests import Options
 from spec_compile.runtime.stats import GenerationStats, pool
 
-SPECULATIVE, TARGET_ONLY = "speculative", "target-only"
+SPECULATIVE, TARGET_ONLY, ADAPTIVE = "speculative", "target-only", "adaptive"
 
 Tick = Callable[[int, int], None]
 """Told of the generations done and of those in all."""
@@ -43,7 +43,7 @@ class Variant:
 
     Args:
         bundle: the bundle's name.
-        mode: SPECULATIVE or TARGET_ONLY.
+        mode: SPECULATIVE, TARGET_ONLY or ADAPTIVE.
         decoder: of the bundle, on `engine`.
         engine: takes down every graph call.
         passes: statistics of each measured pass, `wall_ms` taken from outside.
@@ -91,14 +91,12 @@ class Variant:
         }
 
 
-def variants_of(bundle: str, decoder: Decoder) -> tuple[Variant, Variant]:
-    """Target-only decoding of a bundle, then the bundle itself."""
+def variants_of(bundle: str, decoder: Decoder, *, adaptive: bool = False) -> tuple[Variant, ...]:
+    """Target-only decoding of a bundle, then the bundle itself, then with adaptive drafting."""
     engine = TimedEngine(decoder.engine)
     timed = Decoder(decoder.bundle, engine, decoder.tokenizer)
-    return (
-        Variant(bundle, TARGET_ONLY, timed, engine),
-        Variant(bundle, SPECULATIVE, timed, engine),
-    )
+    modes = (TARGET_ONLY, SPECULATIVE, *([ADAPTIVE] if adaptive else []))
+    return tuple(Variant(bundle, mode, timed, engine) for mode in modes)
 
 
 def run_interleaved(variants: Sequence[Variant], workload: Workload, tick: Tick) -> None:
@@ -130,7 +128,9 @@ def _order(count: int, start: int) -> Iterator[int]:
 
 def _generate(variant: Variant, group: Sequence[Sequence[int]], options: Options) -> _Generated:
     prompts = [list(prompt) for prompt in group]
-    asked: Options = {**options, "speculative": variant.mode == SPECULATIVE}
+    asked: Options = {**options, "speculative": variant.mode != TARGET_ONLY}
+    if variant.mode == ADAPTIVE:
+        asked["adaptive"] = True
     variant.engine.take()
     started = time.perf_counter()
     results = variant.decoder.generate(prompts, **asked)

@@ -32,7 +32,7 @@ class _FixedBatch(Batch):
 
     uniform = 0.0
 
-    def draw(self, uniforms: NDArray[np.float32]) -> None:
+    def draw(self, uniforms: NDArray[np.float32], *, by_position: bool = False) -> None:
         uniforms[:] = self.uniform
 
 

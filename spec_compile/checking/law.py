@@ -51,6 +51,13 @@ class Setting(NamedTuple):
 SETTINGS = (Setting(), Setting(0.7, top_k=20), Setting(top_p=0.9), Setting(min_p=0.05))
 
 
+class _RepeatedBatch(Batch):
+    """Rows that stand still and yet draw numbers that no round has seen."""
+
+    def draw(self, uniforms: NDArray[np.float32], *, by_position: bool = False) -> None:
+        super().draw(uniforms)
+
+
 @dataclass(frozen=True)
 class LawTest:
     """One chi-square test.
@@ -145,17 +152,17 @@ def repeat_round(
     rows = min(config.batch_size, num_samples)
     options = GenerationOptions(**setting._asdict())
     seeds = [seed + row for row in range(rows)]
-    batch = Batch([list(context)] * rows, options, seeds, config.max_length)
+    batch = _RepeatedBatch([list(context)] * rows, options, seeds, config.max_length)
     rounds = Rounds(decoder.engine, decoder.manifest, batch)
-    blocks = np.zeros((num_samples, config.num_speculative_tokens + 1), dtype=np.int64)
+    blocks = np.full((num_samples, config.num_speculative_tokens + 1), -1, dtype=np.int64)
     for first in range(0, num_samples, rows):
         rounds.run()
         for row, emitted in enumerate(rounds.num_emitted.tolist()):
-            check_emitted(row, emitted, blocks.shape[1])
-        fresh = np.where(
-            np.arange(blocks.shape[1]) < rounds.num_emitted[:, None], rounds.output_tokens, -1
-        )
-        blocks[first : first + rows] = fresh[: num_samples - first]
+            check_emitted(row, emitted, rounds.output_tokens.shape[1])
+        width = rounds.output_tokens.shape[1]
+        used = np.arange(width) < rounds.num_emitted[:, None]
+        fresh = np.where(used, rounds.output_tokens, -1)
+        blocks[first : first + rows, :width] = fresh[: num_samples - first]
         tick(min(first + rows, num_samples))
     return blocks
 

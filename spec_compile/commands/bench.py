@@ -14,7 +14,7 @@ from spec_compile.benchmarking.html_report import render
 from spec_compile.benchmarking.measure import TARGET_ONLY
 from spec_compile.commands.lists import integers
 from spec_compile.commands.progress import ProgressBar
-from spec_compile.commands.sampling_arguments import add_sampling_arguments
+from spec_compile.commands.sampling_arguments import add_adaptive_argument, add_sampling_arguments
 from spec_compile.commands.tables import table
 from spec_compile.errors import ConfigError
 from spec_compile.prompts import read_prompt_file
@@ -61,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompts decoded side by side; each is measured (default 1)",
     )
     add_sampling_arguments(parser, several=True)
+    add_adaptive_argument(parser)
     parser.add_argument("--plot", metavar="F.html", help="write a page with charts to this file")
     parser.add_argument(
         "--predict",
@@ -87,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
         verify_hash=not args.no_verify_hash,
         memory=not args.no_memory,
         predict=None if args.plot and not args.predict else args.predict,
+        adaptive=args.adaptive,
         temperatures=args.temperature or default.temperatures,
         top_k=default.top_k if args.top_k is None else args.top_k,
         top_p=default.top_p if args.top_p is None else args.top_p,
@@ -136,7 +138,8 @@ def describe(report: dict[str, Any]) -> Iterator[str]:
         if one["mode"] != TARGET_ONLY and one["temperature"] == 0:
             equal = f"{one['outputs_equal_to_target_only']}/{one['prompts']}"
             rows = f", {one['batch_size']} rows" if one["batch_size"] > 1 else ""
-            yield f"{one['bundle']}{rows}: {equal} outputs equal target-only decoding's"
+            bundle = f"{one['bundle']}, {one['mode']}{rows}"
+            yield f"{bundle}: {equal} outputs equal target-only decoding's"
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spec_compile.commands.compile_steps import CompileSteps
+from spec_compile.commands.sampling_arguments import add_lookup_arguments, given_lookup
 from spec_compile.config import (
     ACCEPTANCE_RULES,
     BACKENDS,
     DTYPES,
     FUSIONS,
     NOT_QUANTIZED,
+    PROMPT_LOOKUP,
     QUANTIZATIONS,
     SpecConfig,
     default_acceptance,
@@ -30,7 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `export`."""
     model = "preset (llama, small), local folder or hub id of the model"
     parser.add_argument("--target", required=True, metavar="T", help=f"{model} whose law is kept")
-    parser.add_argument("--draft", required=True, metavar="D", help=f"{model} that proposes")
+    parser.add_argument(
+        "--draft",
+        required=True,
+        metavar="D",
+        help=f"{model} that proposes; or {PROMPT_LOOKUP}: no model, but what followed the last "
+        "tokens when they stood in the text before",
+    )
     parser.add_argument(
         "-o", "--output", required=True, metavar="DIR", help="folder to make; must not exist"
     )
@@ -103,7 +111,8 @@ def _add_draft_arguments(parser: argparse.ArgumentParser) -> None:
         "--acceptance",
         metavar="RULE",
         help=f"acceptance rule; one of {', '.join(ACCEPTANCE_RULES)} (default "
-        f"{default_acceptance(1)}, for several drafts {default_acceptance(2)})",
+        f"{default_acceptance(1)}, for several drafts {default_acceptance(2)}, with "
+        f"{PROMPT_LOOKUP} {default_acceptance(1, PROMPT_LOOKUP)})",
     )
     parser.add_argument(
         "--num-drafts",
@@ -121,6 +130,7 @@ def _add_draft_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--draft-vocab-text", metavar="FILE", help="UTF-8 text like what will be generated"
     )
+    add_lookup_arguments(parser, str(default.prompt_lookup_min), str(default.prompt_lookup_max))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -176,9 +186,16 @@ def _report(folder: Path, seconds: float, progress: CompileSteps, timing: Timing
 
 
 def _config(args: argparse.Namespace) -> SpecConfig:
+    drafter = PROMPT_LOOKUP if args.draft == PROMPT_LOOKUP else "model"
+    sizes = given_lookup(args)
+    if sizes and drafter == "model":
+        option = next(iter(sizes)).replace("_", "-")
+        raise ConfigError(f"--{option} belongs to --draft {PROMPT_LOOKUP}; leave it out")
     return SpecConfig(
+        drafter=drafter,
+        **sizes,
         num_speculative_tokens=args.num_speculative_tokens,
-        acceptance=args.acceptance or default_acceptance(args.num_drafts),
+        acceptance=args.acceptance or default_acceptance(args.num_drafts, drafter),
         fusion=args.fusion,
         backend=args.backend,
         dtype=args.dtype,

@@ -8,7 +8,13 @@ import sys
 from pathlib import Path
 
 from spec_compile.commands.acceptance_colours import coloured, legend
-from spec_compile.commands.sampling_arguments import add_sampling_arguments, given_sampling
+from spec_compile.commands.sampling_arguments import (
+    add_adaptive_argument,
+    add_lookup_arguments,
+    add_sampling_arguments,
+    given_lookup,
+    given_sampling,
+)
 from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.runtime.api import Decoder, GenerationResult, load
 from spec_compile.runtime.requests import GenerationOptions, Options
@@ -43,6 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="print the text at its end, coloured by how each token came about",
     )
+    add_adaptive_argument(parser)
+    add_lookup_arguments(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of the engine")
@@ -118,6 +126,8 @@ def _options(args: argparse.Namespace) -> Options:
         "stop": args.stop,
         "ignore_eos": args.ignore_eos,
         "speculative": not args.target_only,
+        "adaptive": args.adaptive,
+        **given_lookup(args),
         "chat": args.chat,
     }
 

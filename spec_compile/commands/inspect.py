@@ -51,8 +51,12 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
         drafts = f"{config.num_drafts} drafts of {config.num_speculative_tokens} tokens"
     yield f"acceptance   {config.acceptance} ({law})"
     yield f"fusion       {config.fusion}, {drafts} a round"
-    target, draft = config.quantize or config.dtype, config.quantize_draft or config.dtype
-    yield f"engine       {config.backend}, weights: target {target}, draft {draft}"
+    weights = f"target {config.quantize or config.dtype}"
+    if config.lookup_sizes is None:
+        weights += f", draft {config.quantize_draft or config.dtype}"
+    else:
+        yield "drafter      prompt-lookup, {} to {} last tokens".format(*config.lookup_sizes)
+    yield f"engine       {config.backend}, weights: {weights}"
     if manifest.engine is not None:
         devices = ", ".join(manifest.engine.compute_capabilities)
         needs = f"{manifest.engine.package} {manifest.engine.version}"

@@ -6,10 +6,11 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from spec_compile.commands.compile_steps import CompileSteps
-from spec_compile.config import FUSIONS, SpecConfig
+from spec_compile.config import FUSIONS, SpecConfig, config_for
 from spec_compile.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,13 +32,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"one of {', '.join(FUSIONS)} (default %(default)s)",
     )
     parser.add_argument("--target", metavar="T", help="model to explain with (default llama)")
-    parser.add_argument("--draft", metavar="D", help="its draft (default small)")
+    parser.add_argument("--draft", metavar="D", help="its draft, or prompt-lookup (default small)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
 
 
 def run(args: argparse.Namespace) -> int:
     """List the passes, or explain one."""
-    config = SpecConfig(fusion=args.fusion)
+    config = replace(config_for(args.draft or "small"), fusion=args.fusion)
     if args.explain is None and (args.target, args.draft) != (None, None):
         raise ConfigError("--target and --draft go with --explain PASS")
     from spec_compile.export.cpu.pipeline import build_lowerings

@@ -1,4 +1,4 @@
-"""The sampling options that several commands share."""
+"""The options of sampling and of prompt lookup that several commands share."""
 
 from __future__ import annotations
 
@@ -39,3 +39,45 @@ def given_sampling(args: argparse.Namespace) -> SamplingOptions:
     values = {name: getattr(args, name) for name in SamplingOptions.__annotations__}
     given = {name: value for name, value in values.items() if value is not None}
     return cast(SamplingOptions, given)
+
+
+class LookupOptions(TypedDict, total=False):
+    """Keyword arguments of everything that looks up."""
+
+    prompt_lookup_min: int
+    prompt_lookup_max: int
+
+
+def add_lookup_arguments(
+    parser: argparse.ArgumentParser, least: str = "the bundle's", most: str = "the bundle's"
+) -> None:
+    """Declare --prompt-lookup-min and --prompt-lookup-max; each is None when not given.
+
+    Args:
+        parser: of the command.
+        least: default of the first, in words.
+        most: default of the second.
+    """
+    for name, extreme, default in (("min", "fewest", least), ("max", "most", most)):
+        parser.add_argument(
+            f"--prompt-lookup-{name}",
+            type=int,
+            metavar="N",
+            help=f"{extreme} last tokens that prompt lookup looks for (default {default})",
+        )
+
+
+def given_lookup(args: argparse.Namespace) -> LookupOptions:
+    """The options of prompt lookup that the user gave."""
+    values = {name: getattr(args, name) for name in LookupOptions.__annotations__}
+    given = {name: value for name, value in values.items() if value is not None}
+    return cast(LookupOptions, given)
+
+
+def add_adaptive_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare --adaptive."""
+    parser.add_argument(
+        "--adaptive",
+        action="store_true",
+        help="choose the number of draft tokens of each round by what rounds take and accept",
+    )

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from spec_compile.graph_contract import required_graphs
 from spec_compile.manifest import BundleConfig, FileSpec, GraphSpec, Manifest, ModelSpec
 from tests.helpers.graph_builder import GraphBuilder
 
@@ -72,6 +73,8 @@ class Toy:
         draft: `self` (the target itself), `good` (its table with every third row redrawn),
             `random` (a table of its own), `wrong` (an argmax that is never the target's).
         with_nan: the law after NAN_TOKEN is NaN.
+        drafter: `model`, or `prompt-lookup` (which has no draft).
+        any_length: whether `verify` takes any number of draft tokens up to k.
     """
 
     fusion: str = "verify"
@@ -83,6 +86,8 @@ class Toy:
     eos: tuple[int, ...] = (EOS,)
     with_tokenizer: bool = True
     with_nan: bool = False
+    drafter: str = "model"
+    any_length: bool = True
     target: ToyModel = field(init=False, repr=False, compare=False)
     draft_model: ToyModel = field(init=False, repr=False, compare=False)
 
@@ -99,11 +104,16 @@ class Toy:
         object.__setattr__(self, "target", ToyModel(table))
         object.__setattr__(self, "draft_model", ToyModel(drafts[self.draft]))
 
+    @property
+    def draft_samples(self) -> bool:
+        """Whether the draft has laws, which the target is given."""
+        return self.acceptance not in ("greedy", "match")
+
 
 def write_toy_bundle(toy: Toy, folder: Path) -> Path:
     """Write the bundle of `toy` into the new folder `folder` and return it."""
     folder.mkdir(parents=True)
-    names = ("draft", "verify", "target") if toy.fusion == "verify" else ("step", "target")
+    names = required_graphs(toy.fusion, toy.drafter)
     build = {"draft": _draft, "verify": _verify, "step": _step, "target": _plain}
     graphs = {name: build[name](toy, folder / f"{name}.onnx") for name in names}
     if toy.with_tokenizer:
@@ -128,13 +138,16 @@ def write_manifest(toy: Toy, graphs: dict[str, GraphSpec], folder: Path) -> None
         max_length=toy.max_length,
         batch_size=toy.batch_size,
         num_drafts=1,
+        drafter=toy.drafter,
+        prompt_lookup_min=None if toy.drafter == "model" else 1,
+        prompt_lookup_max=None if toy.drafter == "model" else 3,
     )
     manifest = Manifest(
         config=config,
         vocab_size=VOCAB,
         eos_token_ids=toy.eos,
         bos_token_id=None,
-        models={"target": model, "draft": model},
+        models={"target": model} | ({"draft": model} if toy.drafter == "model" else {}),
         graphs=graphs,
         files={path.name: file_spec(path) for path in sorted(folder.iterdir())},
         created_by={"spec_compile": "0.1.0"},
@@ -176,12 +189,13 @@ class _ToyGraph(GraphBuilder):
     def __init__(self, toy: Toy, num_uniforms: int) -> None:
         super().__init__()
         self.toy, self.slots = toy, toy.max_length + toy.k
+        self.block: int | str = 1  # tokens that a round can emit
         self.slot_sums: dict[str, str] = {}  # model -> [B, slots]
         self.tokens = self.input("tokens", "int64", ("B", "T"))
         self.num_new = self.input("num_new", "int64", ("B",))
         self.lengths = self.input("lengths", "int64", ("B",))
         self.width = self.Slice(self.Shape(self.tokens), self.const([1]), self.const([2]))
-        if toy.acceptance != "greedy":
+        if num_uniforms and toy.acceptance != "greedy":
             self.temperature = self.input("temperature", "float32", ("B",))
             self.input("top_k", "int64", ("B",))
             self.input("top_p", "float32", ("B",))
@@ -234,22 +248,29 @@ class _ToyGraph(GraphBuilder):
         row = self.Mul(self.Mod(context, self.const(CONTEXTS)), self.const(VOCAB))
         return self.Gather(self.const(model.table, "float32"), self.Add(row, tokens))
 
-    def append_drafts(self, drafts: str, count: int) -> str:
-        """`tokens` widened by `count`, with drafts [B, count] right behind each row's `num_new`."""
-        if count == 0:
-            return self.tokens
-        width = self.Add(self.width, self.const([count]))
-        offset = self.Sub(self.arange(width), self.unsqueeze(self.num_new, 1))
-        is_draft = self.And(
-            self.GreaterOrEqual(offset, self.const(0)), self.Less(offset, self.const(count))
-        )
-        index = self.Clip(offset, self.const(0), self.const(count - 1))
-        placed = self.GatherElements(drafts, index, axis=1)
-        return self.Where(is_draft, placed, self.Pad(self.tokens, self.const([0, 0, 0, count])))
+    def size(self, value: str, axis: int) -> str:
+        """Extent of an axis, as [1]."""
+        return self.Slice(self.Shape(value), self.const([axis]), self.const([axis + 1]))
 
-    def rows(self, values: str, first: str, count: int) -> str:
+    def after(self, count: str) -> str:
+        """`count` + 1."""
+        return self.Add(count, self.const([1]))
+
+    def span(self, value: str, first: str, last: str) -> str:
+        """Columns first .. last - 1; both are [1]."""
+        return self.Slice(value, first, last, self.const([1]))
+
+    def append_drafts(self, drafts: str) -> str:
+        """`tokens` widened, with drafts [B, J] right behind each row's `num_new`."""
+        count = self.size(drafts, 1)
+        padding = self.Concat(self.const([0, 0, 0]), count, axis=0)
+        slots = self.Add(self.unsqueeze(self.num_new, 1), self.arange(count))
+        readable = self.Max(drafts, self.const(0))
+        return self.ScatterElements(self.Pad(self.tokens, padding), slots, readable, axis=1)
+
+    def rows(self, values: str, first: str, count: str) -> str:
         """Rows `first`.. `first` + count - 1 of values [B, N, V], per batch row; first is [B]."""
-        offsets = self.Add(self.unsqueeze(first, 1), self.const([list(range(count))]))
+        offsets = self.Add(self.unsqueeze(first, 1), self.arange(count))
         offsets = self.Max(offsets, self.const(0))
         index = self.Expand(self.unsqueeze(offsets, 2), self.const([1, 1, VOCAB]))
         return self.GatherElements(values, index, axis=1)
@@ -272,15 +293,15 @@ class _ToyGraph(GraphBuilder):
         return self.Min(counted, self.const(VOCAB - 1))
 
     def propose(self, prefix: str) -> tuple[str, str]:
-        """The draft loop: k tokens [B, k] and, unless the rule is greedy, their laws [B, k, V]."""
+        """The draft loop: k tokens [B, k], and their laws [B, k, V] if the rule uses them."""
         self.read_caches(prefix)
-        model, k = self.toy.draft_model, self.toy.k
-        greedy = self.toy.acceptance == "greedy"
+        model = self.toy.draft_model
+        greedy = not self.toy.draft_samples
         logits = self.forward(model, prefix, self.tokens, self.lengths)
-        logits = self.rows(logits, self.Sub(self.num_new, self.const(1)), 1)
+        logits = self.rows(logits, self.Sub(self.num_new, self.const(1)), self.const([1]))
         length = self.Add(self.lengths, self.num_new)
         tokens, laws = [], []
-        for step in range(k):
+        for step in range(self.toy.k):
             if greedy:
                 token = self.ArgMax(logits, axis=-1, keepdims=0)
             else:
@@ -293,45 +314,62 @@ class _ToyGraph(GraphBuilder):
             length = self.Add(length, self.const(1))
         drafts = self.Concat(*tokens, axis=1)
         # The last draft token is proposed but never read: the hole that a later call fills.
-        self.write_caches(prefix, self.append_drafts(self.column(drafts, 0, k - 1), k - 1))
+        self.write_caches(prefix, self.append_drafts(self.column(drafts, 0, self.toy.k - 1)))
         return drafts, self.Concat(*laws, axis=1) if laws else ""
 
     def verify(self, draft_tokens: str, draft_probs: str, first_uniform: int) -> None:
-        """The target over T + k tokens, acceptance, and the outputs of the graph."""
-        k = self.toy.k
+        """The target over T + J tokens, acceptance, and the outputs of the graph."""
+        count = self.size(draft_tokens, 1)
         self.read_caches("")
-        tokens = self.append_drafts(draft_tokens, k)
+        tokens = self.append_drafts(draft_tokens)
         self.write_caches("", tokens)
         logits = self.forward(self.toy.target, "", tokens, self.lengths)
-        logits = self.rows(logits, self.Sub(self.num_new, self.const(1)), k + 1)
-        if self.toy.acceptance == "greedy":
-            best = self.ArgMax(logits, axis=-1, keepdims=0)
-            rejected = self.Not(self.Equal(draft_tokens, self.column(best, 0, k)))
-            accepted = self._leading(rejected)
-            self.emit(logits, best, accepted, k)
-        else:
+        logits = self.rows(logits, self.Sub(self.num_new, self.const(1)), self.after(count))
+        if self.toy.draft_samples:
             self._reject(logits, draft_tokens, draft_probs, first_uniform)
+            return
+        if self.toy.acceptance == "greedy":
+            own = self.ArgMax(logits, axis=-1, keepdims=0)
+        else:
+            first = self.const([first_uniform])
+            uniforms = self.span(self.uniforms, first, self.Add(first, self.after(count)))
+            own = self._draw(self.law(logits), uniforms)
+        rejected = self.Not(self.Equal(draft_tokens, self.span(own, self.const([0]), count)))
+        self.emit(logits, own, self._leading(rejected))
+
+    def _draw(self, laws: str, uniforms: str) -> str:
+        """A token [B, N] of each of laws [B, N, V]."""
+        sums = self.CumSum(laws, self.const(2))
+        bars = self.Mul(self.column(sums, VOCAB - 1, VOCAB, 2), self.unsqueeze(uniforms, 2))
+        counted = self.ReduceSum(
+            self.Cast(self.LessOrEqual(sums, bars), to=7), self.const([2]), keepdims=0
+        )
+        return self.Min(counted, self.const(VOCAB - 1))
 
     def _reject(self, logits: str, drafts: str, draft_probs: str, first_uniform: int) -> None:
-        k = self.toy.k
+        count, zero = self.size(drafts, 1), self.const([0])
         target_probs = self.law(logits)
         index = self.unsqueeze(drafts, 2)
+        draft_probs = self.span(draft_probs, zero, count)
         ours = self.Squeeze(self.GatherElements(draft_probs, index, axis=2), self.const([2]))
-        head = self.column(target_probs, 0, k)
+        head = self.span(target_probs, zero, count)
         theirs = self.Squeeze(self.GatherElements(head, index, axis=2), self.const([2]))
-        uniforms = self.column(self.uniforms, first_uniform, first_uniform + k)
+        first = self.const([first_uniform])
+        last_uniform = self.Add(first, count)
+        uniforms = self.span(self.uniforms, first, last_uniform)
         accepted = self._leading(self.GreaterOrEqual(self.Mul(uniforms, ours), theirs))
         padded = self.Pad(draft_probs, self.const([0, 0, 0, 0, 1, 0]))
         residual = self.Relu(self.Sub(target_probs, padded))
-        weights = self.Squeeze(self.rows(residual, accepted, 1), self.const([1]))
-        fallback = self.Squeeze(self.rows(target_probs, accepted, 1), self.const([1]))
-        mass = self.ReduceSum(weights, self.const([1]))
+        one = self.const([1])
+        weights = self.Squeeze(self.rows(residual, accepted, one), one)
+        fallback = self.Squeeze(self.rows(target_probs, accepted, one), one)
+        mass = self.ReduceSum(weights, one)
         weights = self.Where(self.Greater(mass, self.const(0, "float32")), weights, fallback)
-        uniform = self.column(self.uniforms, first_uniform + k, first_uniform + k + 1)
+        uniform = self.span(self.uniforms, last_uniform, self.after(last_uniform))
         last = self.unsqueeze(self.inverse_cdf(weights, uniform), 1)
         padded = self.Pad(drafts, self.const([0, 0, 0, 1]))
-        here = self.Equal(self.const([list(range(k + 1))]), self.unsqueeze(accepted, 1))
-        self.emit(logits, self.Where(here, last, padded), accepted, k)
+        here = self.Equal(self.arange(self.after(count)), self.unsqueeze(accepted, 1))
+        self.emit(logits, self.Where(here, last, padded), accepted)
 
     def _leading(self, rejected: str) -> str:
         """How many of rejected [B, k] come before the first true one: [B]."""
@@ -339,21 +377,20 @@ class _ToyGraph(GraphBuilder):
         accepted = self.Cast(self.Equal(seen, self.const(0)), to=7)
         return self.ReduceSum(accepted, self.const([1]), keepdims=0)
 
-    def emit(self, logits: str, tokens: str, accepted: str, k: int) -> None:
-        """Outputs: `accepted` + 1 of tokens [B, k + 1], none where logits are NaN."""
-        used = self.LessOrEqual(self.const([list(range(k + 1))]), self.unsqueeze(accepted, 1))
+    def emit(self, logits: str, tokens: str, accepted: str) -> None:
+        """Outputs: `accepted` + 1 of tokens [B, J + 1], none where logits are NaN."""
+        used = self.LessOrEqual(self.arange(self.size(tokens, 1)), self.unsqueeze(accepted, 1))
         bad = self.Cast(self.IsNaN(logits), to=7)
         sane = self.Equal(self.ReduceSum(bad, self.const([1, 2]), keepdims=0), self.const(0))
         emitted = self.Where(sane, self.Add(accepted, self.const(1)), self.const(0))
-        self.output(
-            self.Where(used, tokens, self.const(-1)), "output_tokens", "int64", ("B", k + 1)
-        )
+        shape = ("B", self.block)
+        self.output(self.Where(used, tokens, self.const(-1)), "output_tokens", "int64", shape)
         self.output(emitted, "num_emitted", "int64", ("B",))
 
 
 def _draft(toy: Toy, path: Path) -> GraphSpec:
-    graph = _ToyGraph(toy, toy.k)
-    tokens, probs = graph.propose("")
+    graph = _ToyGraph(toy, toy.k if toy.draft_samples else 0)
+    tokens, probs = graph.propose("draft_")
     graph.output(tokens, "draft_tokens", "int64", ("B", toy.k))
     if probs:
         graph.output(probs, "draft_probs", "float32", ("B", toy.k, VOCAB))
@@ -362,31 +399,34 @@ def _draft(toy: Toy, path: Path) -> GraphSpec:
 
 def _verify(toy: Toy, path: Path) -> GraphSpec:
     graph = _ToyGraph(toy, toy.k + 1)
-    tokens, probs = graph.input("draft_tokens", "int64", ("B", toy.k)), ""
-    if toy.acceptance != "greedy":
+    length, graph.block = ("J", "J+1") if toy.any_length else (toy.k, toy.k + 1)
+    tokens, probs = graph.input("draft_tokens", "int64", ("B", length)), ""
+    if toy.draft_samples:
         probs = graph.input("draft_probs", "float32", ("B", toy.k, VOCAB))
     graph.verify(tokens, probs, 0)
     return graph.save(path)
 
 
 def _step(toy: Toy, path: Path) -> GraphSpec:
-    graph = _ToyGraph(toy, 2 * toy.k + 1)
-    graph.verify(*graph.propose("draft_"), first_uniform=toy.k)
+    own = toy.k if toy.draft_samples else 0
+    graph = _ToyGraph(toy, own + toy.k + 1)
+    graph.block = toy.k + 1
+    graph.verify(*graph.propose("draft_"), first_uniform=own)
     return graph.save(path)
 
 
 def _plain(toy: Toy, path: Path) -> GraphSpec:
     graph = _ToyGraph(toy, 1)
+    graph.block = 1
     graph.read_caches("")
     graph.write_caches("", graph.tokens)
     logits = graph.forward(toy.target, "", graph.tokens, graph.lengths)
-    logits = graph.rows(logits, graph.Sub(graph.num_new, graph.const(1)), 1)
+    logits = graph.rows(logits, graph.Sub(graph.num_new, graph.const(1)), graph.const([1]))
     if toy.acceptance == "greedy":
         token = graph.ArgMax(logits, axis=-1, keepdims=0)
     else:
         weights = graph.Squeeze(graph.law(logits), graph.const([1]))
         token = graph.unsqueeze(graph.inverse_cdf(weights, graph.uniforms), 1)
-    none = graph.Mul(graph.num_new, graph.const(0))
-    graph.emit(logits, token, none, 0)
+    graph.emit(logits, token, graph.Mul(graph.num_new, graph.const(0)))
     graph.output(logits, "logits", "float32", ("B", 1, VOCAB))
     return graph.save(path)

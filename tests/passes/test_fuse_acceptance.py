@@ -74,6 +74,39 @@ def test_emits_what_a_forward_and_the_rule_do(
             torch.testing.assert_close(filled, cache[0, :, : len(read)], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("length", range(K + 1))
+@pytest.mark.parametrize("acceptance", ["rejection", "greedy"])
+def test_one_graph_verifies_any_number_of_draft_tokens(
+    pair: Pair, programs: dict[str, Program], acceptance: str, length: int
+) -> None:
+    """What stands behind the first of them in `draft_probs` and `uniforms` does not matter."""
+    graph = programs[acceptance].graphs["verify"]
+    assert graph.input("draft_tokens").shape == ("B", "J")
+    assert graph.outputs[0].shape == ("B", "J+1")
+    each = random_round(pair, 2, K + 1, seed=length)
+    samplings = [
+        row_sampling(each.tensors, row) if acceptance == "rejection" else None for row in ACTIVE
+    ]
+    drafts = torch.zeros(len(LENGTHS), length, dtype=torch.int64)
+    laws = torch.full((len(LENGTHS), K, VOCAB_SIZE), torch.nan)
+    expected = []
+    for row in ACTIVE:
+        tokens, law = propose(pair.draft, each.committed[row], samplings[row], torch.rand(K))
+        drafts[row] = torch.tensor(tokens[:length])
+        laws[row, : len(law[:length])] = law[:length]
+        uniforms = each.tensors["uniforms"][row, : length + 1]
+        drafted = (tokens[:length], law[:length])
+        expected.append(
+            verify_and_accept(pair.target, each.committed[row], drafted, samplings[row], uniforms)
+        )
+    inputs = each.tensors | {"draft_tokens": drafts, "draft_probs": laws}
+    outputs = call(graph, as_function(graph), inputs)
+    assert outputs["output_tokens"].shape == (len(LENGTHS), length + 1)
+    for row in ACTIVE:
+        emitted = (outputs["output_tokens"][row].tolist(), int(outputs["num_emitted"][row]))
+        assert emitted == expected[row]
+
+
 @pytest.mark.parametrize("acceptance", ["rejection", "greedy"])
 def test_plain_decoding_of_the_target(
     pair: Pair, programs: dict[str, Program], acceptance: str
