@@ -95,7 +95,7 @@ class Slots:
         self.committed[slot] = start + len(tokens)
 
     def draw(self, slot: int, uniforms: NDArray[np.float32], *, by_position: bool) -> None:
-        """Fill `uniforms` [n] with numbers in [0, 1) from the row's own stream; see `Batch.draw`."""
+        """Fill `uniforms` [n] with numbers in [0, 1) from the row's stream; see `Batch.draw`."""
         stream = self._streams[slot]
         assert stream is not None
         if by_position:
