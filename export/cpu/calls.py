@@ -22,8 +22,8 @@ from spec_compile.export.cpu.evaluate import (
     sizes_of_call,
 )
 
-# T of the calls that are looked at: a round, and a prompt that leaves much padding in other rows.
-_NUM_TOKENS = (3, 20)
+# T of the calls that are looked at: rounds, and a prompt that leaves other rows much padding.
+_NUM_TOKENS = (1, 3, 20)
 _MOST_COUNTS = 5
 _MAX_ELEMENTS = 1 << 24
 

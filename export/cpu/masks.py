@@ -82,7 +82,7 @@ class Masks:
             mask, queries = evaluate_calls(attention.mask, attention, calls)
             past_only, all_past = _views(mask, queries, attention.slots)
             kept = calls.kept(queries, self.max_length)
-            # No query may see ahead, not even padding: what it computes is then the same as well.
+            # Nor may padding see ahead: then nothing that a call computes changes.
             yield bool(past_only.all()), bool(all_past[kept].all())
 
 
@@ -94,4 +94,5 @@ def _views(
         raise NotAFunctionOfPositions("it is not one boolean for all heads")
     shown = np.broadcast_to(mask, (len(queries), 1, queries.shape[1], slots))[:, 0]
     past = np.arange(slots) <= queries[..., None]
-    return ~(shown & ~past).any(axis=-1), (shown | ~past).all(axis=-1)
+    ahead, missing = shown & ~past, past & ~shown
+    return ~np.any(ahead, axis=-1), ~np.any(missing, axis=-1)

@@ -34,9 +34,7 @@ def rows_by_position(
     return None
 
 
-def _by_length(
-    attention: CachedAttention, value: ir.Value, max_length: int
-) -> NDArray[Any] | None:
+def _by_length(attention: CachedAttention, value: ir.Value, max_length: int) -> NDArray[Any] | None:
     positions = all_positions(attention)
     rows = evaluate(value, attention, positions)
     if not _is_table(rows, attention.slots):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from spec_compile.config import SpecConfig
 from spec_compile.export.backend import BuildContext
+from spec_compile.export.cpu.group_attention import GroupAttention
 from spec_compile.export.cpu.lowering import Lowered
 from spec_compile.export.cpu.pipeline import lower_for_cpu
 from spec_compile.export.cpu.slice_caches import SliceCaches
@@ -27,12 +28,12 @@ from tests.helpers.captured import (
     random_tokens,
     run_pipeline,
 )
-from tests.helpers.lowering import MODELS, as_file, operators
+from tests.helpers.lowering import MODELS, as_file, nodes_of, operators
 from tests.helpers.tiny_models import VOCAB_SIZE
 
-MAX_LENGTH, LAYERS = 32, 2
-# A row that begins, two that go on at different lengths, one that stands still.
-NUM_NEW, LENGTHS = (4, 2, 1, 0), (0, 3, 9, 0)
+MAX_LENGTH, LAYERS, BATCH_SIZE = 32, 2, 4
+# Layers whose window is as long as a row: new tokens see all that is before them.
+CAUSAL_LAYERS = {"llama": 2, "mistral": 0, "gpt2": 2, "gemma2": 1}
 
 
 class Case(NamedTuple):
@@ -46,13 +47,23 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("llama", 2, 3, "kseq", "verify"),
-    Case("llama", 3, 1, "fanout", "step"),
-    Case("gemma2", 2, 3, "fanout", "step"),
+    Case("llama", 2, 3, "fanout", "step"),
     Case("mistral", 3, 3, "kseq", "verify"),
-    Case("gpt2", 2, 1, "kseq", "verify"),
-    Case("gpt2", 3, 3, "fanout", "step"),
+    Case("gpt2", 3, 1, "fanout", "verify"),
+    Case("gemma2", 2, 1, "kseq", "step"),
 )
+
+
+class Rows(NamedTuple):
+    """What a call feeds: of T tokens, `num_new` of each row behind its `lengths` entries."""
+
+    num_tokens: int
+    num_new: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+
+RAGGED = Rows(4, (4, 2, 1, 0), (0, 3, 9, 0))
+ROWS = (RAGGED, Rows(1, (1, 0, 1), (8, 0, 2)), Rows(3, (3,), (0,)), Rows(3, (2,), (7,)))
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 
 
@@ -77,7 +88,7 @@ def translated(case: Case) -> Translated:
         num_drafts=case.num_drafts,
         acceptance=case.acceptance,
         fusion=case.fusion,
-        batch_size=len(NUM_NEW),
+        batch_size=BATCH_SIZE,
     )
     models = {
         name: eager_model(kind, seed=seed, num_hidden_layers=LAYERS, **options)
@@ -105,31 +116,32 @@ def sliced(case: Case) -> tuple[dict[str, ir.Model], dict[str, Lowered]]:
     return models, {name: SliceCaches()(each, found.context) for name, each in models.items()}
 
 
-def a_call(graph: Graph) -> dict[str, Tensor]:
+def a_call(graph: Graph, rows: Rows) -> dict[str, Tensor]:
     """Inputs of one call; noise is as good a history as any, and lies in all other slots too."""
-    rows, width = len(NUM_NEW), max(NUM_NEW)
+    count = len(rows.num_new)
     generator = torch.Generator().manual_seed(5)
     shapes = {spec.name: [s for s in spec.shape if isinstance(s, int)] for spec in graph.inputs}
     tensors = {
-        "tokens": random_tokens(rows, width, seed=1),
-        "num_new": torch.tensor(NUM_NEW),
-        "lengths": torch.tensor(LENGTHS),
-        "temperature": torch.tensor([1.0, 0.7, 0.0, 1.0]),
-        "top_k": torch.tensor([0, 9, 0, 0]),
-        "top_p": torch.tensor([1.0, 0.9, 1.0, 1.0]),
-        "min_p": torch.zeros(rows),
-        "uniforms": torch.rand(rows, *shapes["uniforms"], generator=generator),
+        "tokens": random_tokens(count, rows.num_tokens, seed=1),
+        "num_new": torch.tensor(rows.num_new),
+        "lengths": torch.tensor(rows.lengths),
+        "temperature": torch.tensor([1.0, 0.7, 0.0, 1.0])[:count],
+        "top_k": torch.tensor([0, 9, 0, 0])[:count],
+        "top_p": torch.tensor([1.0, 0.9, 1.0, 1.0])[:count],
+        "min_p": torch.zeros(count),
+        "uniforms": torch.rand(count, *shapes["uniforms"], generator=generator),
     }
     if "draft_tokens" in shapes:
-        probs = torch.rand(rows, *shapes["draft_probs"], generator=generator)
-        tensors["draft_tokens"] = random_tokens(rows, *shapes["draft_tokens"], seed=2)
+        probs = torch.rand(count, *shapes["draft_probs"], generator=generator)
+        tensors["draft_tokens"] = random_tokens(count, *shapes["draft_tokens"], seed=2)
         tensors["draft_probs"] = probs / probs.sum(dim=-1, keepdim=True)
-    return tensors | empty_caches(graph, rows)
+    return tensors | empty_caches(graph, count)
 
 
 def spoiled(tensors: dict[str, Tensor], case: Case) -> dict[str, Tensor]:
     """Caches with NaN where not even the longest row's drafts reach: whoever reads it shows it."""
-    end = max(LENGTHS) + max(NUM_NEW) + case.num_drafts * case.num_steps
+    written = tensors["tokens"].shape[1] + case.num_drafts * case.num_steps
+    end = int(tensors["lengths"].max()) + written
     caches = {name: value.clone() for name, value in tensors.items() if "_cache." in name}
     for value in caches.values():
         value[:, :, end:] = float("nan")
@@ -158,7 +170,7 @@ def test_sliced_graphs_compute_the_same_padding_included(case: Case, tmp_path: P
     for name, graph in found.graphs.items():
         standard = as_file(found.standard[name].clone(), graph, tmp_path / f"{name}.standard")
         lowered = as_file(models[name], graph, tmp_path / f"{name}.sliced")
-        tensors = a_call(graph)
+        tensors = a_call(graph, RAGGED)
         expected = standard(tensors)
         assert_same(lowered(tensors), expected)
         spoil = lowered(spoiled(tensors, case))
@@ -168,27 +180,38 @@ def test_sliced_graphs_compute_the_same_padding_included(case: Case, tmp_path: P
 
 @every_case
 def test_all_lowerings_keep_what_counts(case: Case, tmp_path: Path) -> None:
-    """Rows that go on, and the entries behind which the next call of a row writes."""
     found = translated(case)
     models = found.copies()
     lower_for_cpu(models, found.context)
     for name, graph in found.graphs.items():
         standard = as_file(found.standard[name].clone(), graph, tmp_path / f"{name}.standard")
         lowered = as_file(models[name], graph, tmp_path / f"{name}.lowered")
-        tensors = a_call(graph)
-        assert_same(counted(lowered(tensors)), counted(standard(tensors)))
+        for rows in ROWS:
+            tensors = a_call(graph, rows)
+            assert_same(counted(lowered(tensors), rows), counted(standard(tensors), rows))
 
 
-def counted(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    slots = torch.tensor(NUM_NEW) + torch.tensor(LENGTHS)
-    kept = torch.tensor(NUM_NEW) > 0
+def counted(outputs: dict[str, Tensor], rows: Rows) -> dict[str, Tensor]:
+    """What is read of rows that go on: of caches, the entries of committed tokens."""
+    num_new, lengths = torch.tensor(rows.num_new), torch.tensor(rows.lengths)
     found = {}
     for name, value in outputs.items():
         if "_cache." in name:
-            valid = torch.arange(value.shape[2]) < slots[:, None]
+            valid = torch.arange(value.shape[2]) < (lengths + num_new)[:, None]
             value = value.where(valid[:, None, :, None], 0.0)
-        found[name] = value[kept]
+        found[name] = value[num_new > 0]
     return found
+
+
+@every_case
+def test_only_new_tokens_are_grouped(case: Case) -> None:
+    """By `target`, and by the first call of the draft: drafts do not see each other."""
+    found = translated(case)
+    for name, model in found.copies().items():
+        result = GroupAttention()(model, found.context)
+        assert result.rewrites == (0 if name == "verify" else CAUSAL_LAYERS[case.kind])
+        rotary = ["do_rotary" in node.attributes for node in nodes_of(model, "GroupQueryAttention")]
+        assert rotary == [case.kind != "gpt2"] * result.rewrites
 
 
 @every_case
