@@ -7,7 +7,7 @@ architecture's way of writing it, a lowering runs it for the positions that matt
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +51,7 @@ def sample_positions(attention: CachedAttention, width: int) -> Positions:
         attention: whose positions.
         width: elements of the computed value per position.
     """
-    num_new = _offset(attention) + 1
+    num_new = extra_tokens(attention) + 1
     last = attention.slots - num_new
     count = min(last + 1, max(2, _MAX_ELEMENTS // (num_new * width)))
     lengths = np.unique(np.linspace(0, last, count).round().astype(np.int64))
@@ -60,7 +60,7 @@ def sample_positions(attention: CachedAttention, width: int) -> Positions:
 
 def all_positions(attention: CachedAttention) -> Positions:
     """One row for every slot."""
-    return Positions(np.arange(attention.slots, dtype=np.int64), _offset(attention) + 1)
+    return Positions(np.arange(attention.slots, dtype=np.int64), extra_tokens(attention) + 1)
 
 
 def evaluate(value: ir.Value, attention: CachedAttention, positions: Positions) -> NDArray[Any]:
@@ -69,11 +69,26 @@ def evaluate(value: ir.Value, attention: CachedAttention, positions: Positions) 
     Raises:
         NotAFunctionOfPositions: it depends on tokens, or on sizes that lengths do not fix.
     """
-    sizes = _sizes(attention, positions)
-    feeds: dict[str, NDArray[Any]] = {str(attention.lengths.name): positions.lengths}
+    sizes = sizes_of_call(attention, len(positions.lengths), positions.num_new)
+    (result,) = compute([value], {attention.lengths: positions.lengths}, sizes)
+    return result
+
+
+def compute(
+    values: Sequence[ir.Value],
+    given: Mapping[ir.Value, NDArray[np.int64]],
+    sizes: Mapping[str, int],
+) -> list[NDArray[Any]]:
+    """`values` from those that are `given`, with `sizes` for the symbols in shapes.
+
+    Raises:
+        NotAFunctionOfPositions: one depends on more, or on nothing.
+    """
+    feeds: dict[str, NDArray[Any]] = {str(value.name): array for value, array in given.items()}
     nodes: list[ir.Node] = []
     weights: dict[str, NDArray[Any]] = {}
-    for each in _ancestors(value, attention.lengths):
+    wanted = [value for value in values if value not in given]
+    for each in _ancestors(wanted, given):
         if isinstance(each, ir.Value):
             weights[str(each.name)] = _weight(each)
         elif each.op_type == "Shape":
@@ -81,14 +96,18 @@ def evaluate(value: ir.Value, attention: CachedAttention, positions: Positions) 
         else:
             nodes.append(each)
     if not nodes:
-        raise NotAFunctionOfPositions(f"{value.name} does not depend on positions")
-    return _run(nodes, weights, feeds, str(value.name))
+        names = ", ".join(str(value.name) for value in values)
+        raise NotAFunctionOfPositions(f"{names} does not depend on positions")
+    results = iter(_run(nodes, weights, feeds, [str(value.name) for value in wanted]))
+    return [given[value] if value in given else next(results) for value in values]
 
 
-def _ancestors(value: ir.Value, end: ir.Value) -> Iterator[ir.Node | ir.Value]:
-    """Nodes and weights that lead to `value`, in order; nothing before `end` or a `Shape`."""
+def _ancestors(
+    values: Sequence[ir.Value], ends: Collection[ir.Value]
+) -> Iterator[ir.Node | ir.Value]:
+    """Nodes and weights that lead to `values`, in order; nothing before `ends` or a `Shape`."""
     seen: set[int] = set()
-    stack: list[tuple[ir.Value, bool]] = [(value, False)]
+    stack = [(value, False) for value in values]
     while stack:
         current, done = stack.pop()
         producer = current.producer()
@@ -96,7 +115,7 @@ def _ancestors(value: ir.Value, end: ir.Value) -> Iterator[ir.Node | ir.Value]:
         if done:
             yield current if producer is None else producer
             continue
-        if current is end or key in seen:
+        if current in ends or key in seen:
             continue
         seen.add(key)
         stack.append((current, True))
@@ -117,7 +136,7 @@ def _weight(value: ir.Value) -> NDArray[Any]:
     return tensor.numpy()
 
 
-def _offset(attention: CachedAttention) -> int:
+def extra_tokens(attention: CachedAttention) -> int:
     """Tokens that a call feeds besides its T: draft tokens; 0 for one token a call.
 
     Of any number of draft tokens, one is looked at.
@@ -131,17 +150,20 @@ def _offset(attention: CachedAttention) -> int:
     return int(found.group(1)) if found.group(1).isdecimal() else 1
 
 
-def _sizes(attention: CachedAttention, positions: Positions) -> dict[str, int]:
-    rows, _, num_new, _ = sizes_of(attention.new_keys)
-    sizes = {"B": len(positions.lengths), str(rows): len(positions.lengths)}
-    if isinstance(num_new, str):
-        symbols = [name for name in num_new.split(" + ") if not name.isdecimal()]
-        sizes |= dict.fromkeys(("T", *symbols), 1)
-        sizes[num_new] = positions.num_new
+def sizes_of_call(attention: CachedAttention, rows: int, num_new: int) -> dict[str, int]:
+    """What the symbols in shapes stand for when `rows` rows feed `num_new` tokens each."""
+    batch, _, tokens, _ = sizes_of(attention.new_keys)
+    sizes = {"B": rows, str(batch): rows}
+    if isinstance(tokens, str):
+        symbols = [name for name in tokens.split(" + ") if not name.isdecimal()]
+        sizes |= dict.fromkeys(symbols, 1)
+        new = "T" if "T" in symbols else symbols[0]
+        sizes[new] = sizes["T"] = num_new - extra_tokens(attention)
+        sizes[tokens] = num_new
     return sizes
 
 
-def _shape(node: ir.Node, sizes: dict[str, int]) -> NDArray[Any]:
+def _shape(node: ir.Node, sizes: Mapping[str, int]) -> NDArray[Any]:
     source = node.inputs[0]
     assert source is not None
     dims = [sizes.get(d, -1) if isinstance(d, str) else d for d in sizes_of(source)]
@@ -156,8 +178,8 @@ def _run(
     nodes: list[ir.Node],
     weights: dict[str, NDArray[Any]],
     feeds: dict[str, NDArray[Any]],
-    output: str,
-) -> NDArray[Any]:
+    outputs: Sequence[str],
+) -> list[NDArray[Any]]:
     def info(name: str, array: NDArray[Any] | None) -> onnx.ValueInfoProto:
         kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype) if array is not None else 1
         return onnx.helper.make_tensor_value_info(name, kind, None)
@@ -166,12 +188,12 @@ def _run(
         [ir.serde.serialize_node(node) for node in nodes],
         "part",
         [info(name, array) for name, array in feeds.items()],
-        [info(output, None)],
+        [info(output, None) for output in outputs],
         [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
     )
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 24)])
     try:
-        (result,) = ReferenceEvaluator(model).run(None, feeds)
+        results = ReferenceEvaluator(model).run(None, feeds)
     except Exception as error:
         raise NotAFunctionOfPositions(f"it could not be computed: {error}") from error
-    return np.asarray(result)
+    return [np.asarray(result) for result in results]

@@ -22,7 +22,6 @@ from spec_compile.export.cpu.cached_attention import (
     cached_attentions,
     sizes_of,
 )
-from spec_compile.export.cpu.evaluate import NotAFunctionOfPositions, all_positions, evaluate
 from spec_compile.export.cpu.layout import by_token, packed_source, size_of_tokens
 from spec_compile.export.cpu.lowering import (
     CONTRIB,
@@ -35,6 +34,7 @@ from spec_compile.export.cpu.lowering import (
     use_contrib,
 )
 from spec_compile.export.cpu.masks import Masks
+from spec_compile.export.cpu.rotary_tables import rows_by_position
 
 # What the operator asks of a head's width, with and without rotary embedding inside.
 _WIDTH, _ROTARY_WIDTH = 8, 16
@@ -151,7 +151,7 @@ class _Builder:
     def _table(self, attention: CachedAttention, value: ir.Value) -> ir.Value | None:
         """Rows of `value` [B, T, R/2] by position, [S, R/2], if positions are all it depends on."""
         if value not in self.tables:
-            table = _rows_by_position(attention, value, self.context.max_length)
+            table = rows_by_position(attention, value, self.context.max_length)
             self.tables[value] = None if table is None else self._store(attention, table)
         return self.tables[value]
 
@@ -235,21 +235,3 @@ def _kind(rotary: ir.Node) -> tuple[int, int]:
     names = ("interleaved", "rotary_embedding_dim")
     found = [rotary.attributes.get(name) for name in names]
     return tuple(0 if each is None else each.as_int() for each in found)  # type: ignore[return-value]
-
-
-def _rows_by_position(
-    attention: CachedAttention, value: ir.Value, max_length: int
-) -> NDArray[Any] | None:
-    positions = all_positions(attention)
-    try:
-        rows = evaluate(value, attention, positions)
-    except NotAFunctionOfPositions:
-        return None
-    if rows.ndim != 3 or rows.shape[0] != attention.slots or rows.dtype != np.float32:
-        return None
-    table = np.ascontiguousarray(rows[:, 0])
-    queries = positions.of_queries()
-    kept = queries < max_length
-    if not np.array_equal(rows[kept], table[queries[kept]]):
-        return None
-    return table

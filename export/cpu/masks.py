@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
+from numpy.typing import NDArray
 
 from spec_compile.export.cpu.cached_attention import CachedAttention
+from spec_compile.export.cpu.calls import (
+    evaluate_calls,
+    reads_drafts_side_by_side,
+    sample_calls,
+)
 from spec_compile.export.cpu.evaluate import NotAFunctionOfPositions, evaluate, sample_positions
 
 
@@ -16,8 +24,8 @@ class Visible:
     """What every query sees.
 
     Args:
-        past_only: nothing behind its own position.
-        all_past: everything up to its own position.
+        past_only: nothing behind the slot of its own entry.
+        all_past: everything up to the slot of its own entry.
         reason: why not, in words; empty when both hold.
     """
 
@@ -27,7 +35,7 @@ class Visible:
 
     @property
     def causal(self) -> bool:
-        """Exactly its own position and all before it."""
+        """Exactly the slot of its own entry and all before it."""
         return self.past_only and self.all_past
 
 
@@ -36,28 +44,55 @@ class Masks:
 
     def __init__(self, max_length: int) -> None:
         self.max_length = max_length
-        self._known: dict[ir.Value, Visible] = {}
+        self._known: dict[tuple[ir.Value, ir.Value], Visible] = {}
 
     def __call__(self, attention: CachedAttention) -> Visible:
         """What queries of `attention` see of the caches."""
-        if attention.mask not in self._known:
-            self._known[attention.mask] = self._look(attention)
-        return self._known[attention.mask]
+        key = (attention.mask, attention.lengths)
+        if key not in self._known:
+            self._known[key] = self._look(attention)
+        return self._known[key]
 
     def _look(self, attention: CachedAttention) -> Visible:
+        reason = ""
+        for views in (self._by_length, self._by_call):
+            try:
+                found = list(views(attention))
+            except NotAFunctionOfPositions as error:
+                reason = f"its mask is not of positions alone: {error}"
+                continue
+            past_only, all_past = (all(each) for each in zip(*found, strict=True))
+            reason = "" if past_only and all_past else "its mask is not plainly causal"
+            return Visible(past_only, all_past, reason)
+        return Visible(False, False, reason)
+
+    def _by_length(self, attention: CachedAttention) -> Iterator[tuple[bool, bool]]:
+        """`past_only` and `all_past` of a mask that follows from the entries a row holds."""
         positions = sample_positions(attention, attention.slots)
-        try:
-            mask = evaluate(attention.mask, attention, positions)
-        except NotAFunctionOfPositions as error:
-            return Visible(False, False, f"its mask is not of positions alone: {error}")
+        mask = evaluate(attention.mask, attention, positions)
         queries = positions.of_queries()
-        if mask.dtype != np.bool_ or mask.ndim != 4 or mask.shape[1] != 1:
-            return Visible(False, False, "its mask is not one boolean for all heads")
-        mask = np.broadcast_to(mask, (len(queries), 1, positions.num_new, attention.slots))[:, 0]
-        slots = np.arange(attention.slots)
-        # Queries behind max_length belong to tokens that are thrown away.
-        kept = queries < self.max_length
-        mask, past = mask[kept], slots <= queries[kept][:, None]
-        past_only, all_past = not bool((mask & ~past).any()), bool((mask | ~past).all())
-        reason = "" if past_only and all_past else "its mask is not plainly causal"
-        return Visible(past_only, all_past, reason)
+        past_only, all_past = _views(mask, queries, attention.slots)
+        # Tokens behind max_length are thrown away; drafts side by side take more slots than that.
+        kept = (queries < self.max_length) | reads_drafts_side_by_side(attention)
+        yield bool(past_only[kept].all()), bool(all_past[kept].all())
+
+    def _by_call(self, attention: CachedAttention) -> Iterator[tuple[bool, bool]]:
+        """The same of a mask that asks which tokens are real too, as those of several drafts do."""
+        for calls in sample_calls(attention, attention.slots):
+            mask, queries = evaluate_calls(attention.mask, attention, calls)
+            past_only, all_past = _views(mask, queries, attention.slots)
+            kept = calls.kept(queries, self.max_length)
+            # Nor may padding see ahead: then nothing that a call computes changes.
+            yield bool(past_only.all()), bool(all_past[kept].all())
+
+
+def _views(
+    mask: NDArray[Any], queries: NDArray[np.int64], slots: int
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Whether each query [n, T] sees nothing behind its own slot, and all that is before it."""
+    if mask.dtype != np.bool_ or mask.ndim != 4 or mask.shape[1] != 1:
+        raise NotAFunctionOfPositions("it is not one boolean for all heads")
+    shown = np.broadcast_to(mask, (len(queries), 1, queries.shape[1], slots))[:, 0]
+    past = np.arange(slots) <= queries[..., None]
+    ahead, missing = shown & ~past, past & ~shown
+    return ~np.any(ahead, axis=-1), ~np.any(missing, axis=-1)
