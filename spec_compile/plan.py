@@ -130,21 +130,22 @@ def plan_bundles(
         "versions": versions(),
         "bundles": {str(p): vars(d.manifest.config) for p, d in zip(paths, decoders, strict=True)},
         "models": {name: model.source for name, model in decoders[0].manifest.models.items()},
-        "workload": {
-            "prompts": len(prompts),
-            "prompt_tokens": [len(prompt) for prompt in prompts],
-            **_plain(options),
-        },
+        "workload": _workload(prompts, options),
         "settings": [_setting(*each, wanted, sizes) for each in found],
         "pick": _pick(found, wanted, sizes),
     }
 
 
-def _plain(options: PlanOptions) -> dict[str, Any]:
-    """The options that shape a plan, ready for JSON."""
+def _workload(prompts: Sequence[Sequence[int]], options: PlanOptions) -> dict[str, Any]:
+    """The prompts, and the options that shape a plan, ready for JSON."""
     hidden = ("prompts", "num_threads", "verify_hash")
     given = {name: value for name, value in vars(options).items() if name not in hidden}
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in given.items()}
+    return {
+        "prompts": len(prompts),
+        "prompt_tokens": [len(prompt) for prompt in prompts],
+        **plain,
+    }
 
 
 def _setting(

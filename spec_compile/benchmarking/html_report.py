@@ -47,7 +47,9 @@ _SWEEP_TEXT = (
 )
 _PHASES_TEXT = "Medians of graph calls after the prompt's, and the mean of what the host adds."
 _POSITIONS_TEXT = "Share of the rounds that kept their first, second, .. draft token."
-_HISTOGRAM_TEXT = "Share of the rounds that kept 0, 1, .. k draft tokens, from left to right."
+_HISTOGRAM_TEXT = (
+    "Share of the rounds that kept 0, 1, .. k draft tokens, from left to right; tokens per call."
+)
 
 
 def _summary(report: dict[str, Any]) -> str:
@@ -143,18 +145,21 @@ def _phases(results: Sequence[Result]) -> str:
 
 
 def _positions(results: Sequence[Result]) -> str:
-    lines: list[Line] = []
-    names: list[tuple[str, str]] = []
-    for one in results:
-        shares = one["acceptance_by_position"]
-        if one["mode"] == SPECULATIVE and one["batch_size"] == results[0]["batch_size"]:
-            colour = f"c{len(names) % _NUM_COLOURS}"
-            name = f"{_name(one)}, {_setting(one)}"
-            names.append((colour, name))
-            points = [(position + 1.0, share) for position, share in enumerate(shares)]
-            lines.append(Line(name, f"line {colour}", points))
-    chart = line_chart(lines, "position of the draft token", "kept", 0.0) if lines else ""
-    return chart + _legend(names)
+    """A chart for each temperature, of the first batch size: acceptance does not hang on it."""
+    charts = []
+    first = [one for one in results if one["batch_size"] == results[0]["batch_size"]]
+    for setting, group in _by_setting(first):
+        lines: list[Line] = []
+        names: list[tuple[str, str]] = []
+        for one in group:
+            if one["mode"] == SPECULATIVE:
+                colour = f"c{len(names) % _NUM_COLOURS}"
+                names.append((colour, _name(one)))
+                points = [(i + 1.0, share) for i, share in enumerate(one["acceptance_by_position"])]
+                lines.append(Line(_name(one), f"line {colour}", points))
+        chart = line_chart(lines, "position of the draft token", "kept", 0.0)
+        charts.append(f"<h3>{escape(setting)}</h3>{chart}{_legend(names)}")
+    return "".join(charts)
 
 
 def _histogram(results: Sequence[Result]) -> str:
@@ -169,7 +174,7 @@ def _histogram(results: Sequence[Result]) -> str:
             for kept, count in enumerate(counts)
         ]
         label = f"{_name(one)}, {_setting(one, short=True)}"
-        bars.append(Bar(label, parts, f"{one['block_efficiency']:.2f} tokens a round"))
+        bars.append(Bar(label, parts, f"{one['block_efficiency']:.2f} tokens"))
     return bar_chart(bars) if bars else ""
 
 

@@ -208,7 +208,8 @@ def test_a_page_with_charts(
     text = page.read_text(encoding="utf-8")
     root = ElementTree.fromstring(re.sub("<!doctype html>|<meta[^>]*>", "", text))
     charts = root.findall(".//svg")
-    assert len(charts) == 8  # four settings of speed, and four more
+    # Four settings of speed, two temperatures of acceptance, and three more.
+    assert len(charts) == 9
     assert len(root.findall(".//g[@class='line dashed c0']")) == 1
     assert "http" not in text and "<script" not in text
     assert "&lt;two&gt;" in text
