@@ -129,13 +129,9 @@ class FuseAcceptance(Pass):
         num_drafts, num_steps = self.config.num_drafts, self.config.num_speculative_tokens
         if num_drafts == 1:
             # torch takes a size that can be 0 or 1 alone for a number.
-            any_length = self.config.fusion == "verify" and num_steps > 1
+            any_length = self.config.varies_length and num_steps > 1 and self.rule.symbolic_length
             return VerifyAndAccept(
-                model,
-                self.rule,
-                num_steps,
-                self.vocab_size,
-                any_length=any_length and self.rule.symbolic_length,
+                model, self.rule, num_steps, self.vocab_size, any_length=any_length
             )
         tree = DraftTree(num_drafts, num_steps)
         return VerifyDrafts(model, several_drafts_rule(self.rule), tree, self.vocab_size)

@@ -155,6 +155,11 @@ class SpecConfig:
             raise ConfigError(
                 f"fusion={self.fusion!r} holds a draft model, prompt-lookup has none; choose verify"
             )
+        if self.backend != "onnxruntime":
+            raise ConfigError(
+                f"backend={self.backend!r} verifies the same number of tokens in every round, and "
+                "prompt-lookup finds fewer at times; choose onnxruntime"
+            )
         for name in ("quantize_draft", "draft_vocab"):
             if getattr(self, name) is not None:
                 raise ConfigError(f"{name} is of a draft model; leave it out with prompt-lookup")
@@ -164,6 +169,11 @@ class SpecConfig:
             raise ConfigError(
                 f"prompt_lookup_max={self.prompt_lookup_max} must be at most {LONGEST_NGRAM}"
             )
+
+    @property
+    def varies_length(self) -> bool:
+        """Whether a round may draft fewer tokens than k; device engines have fixed sizes."""
+        return self.fusion == "verify" and self.backend == "onnxruntime"
 
     @property
     def quantized_models(self) -> dict[str, str]:

@@ -178,8 +178,8 @@ def law_source(decoders: Sequence[Decoder]) -> Decoder:
                 f"{decoder.bundle.folder} is of fusion {config.fusion}, which keeps the draft's "
                 "laws inside its graph; plan needs bundles exported with --fusion verify"
             )
-        draft = decoder.manifest.graphs["draft"]
-        if any(tensor.name == "draft_probs" for tensor in draft.outputs):
+        draft = decoder.manifest.graphs.get("draft")  # prompt lookup has none
+        if draft is not None and draft.output("draft_probs") is not None:
             able.append(decoder)
     if not able:
         raise ConfigError(

@@ -31,6 +31,8 @@ Wrong = Callable[[Arguments], tuple[Tensor, Tensor]]
 class Mistaken(Rejection):
     """Calls itself `rejection` and does something else where there are draft tokens."""
 
+    symbolic_length = False
+
     def __init__(self, wrong: Wrong) -> None:
         self.wrong = wrong
 

@@ -102,6 +102,10 @@ def test_sizes_belong_to_prompt_lookup(tmp_path: Path, capsys: pytest.CaptureFix
         (lambda: config_for("small", LOOKUP), "takes no draft model"),
         (lambda: SpecConfig(3, "match", "step", drafter="prompt-lookup"), "fusion='step' holds"),
         (
+            lambda: SpecConfig(3, "match", backend="tensorrt-rtx", drafter="prompt-lookup"),
+            "backend='tensorrt-rtx' verifies the same number",
+        ),
+        (
             lambda: SpecConfig(3, "match", drafter="prompt-lookup", quantize_draft="int8"),
             "quantize_draft is of a draft model",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
@@ -14,7 +15,7 @@ from tests.helpers.toy_bundle import Toy, file_spec, write_toy_bundle
 
 def write_toy_engines(toy: Toy, folder: Path, *, capabilities: tuple[str, ...] = ()) -> Path:
     """Write the bundle of `toy` into the new folder `folder`, for the backend tensorrt-rtx."""
-    write_toy_bundle(toy, folder)
+    write_toy_bundle(replace(toy, any_length=False), folder)
     raw = json.loads((folder / "manifest.json").read_text())
     for name, graph in raw["graphs"].items():
         model = ir.load(folder / graph["file"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -202,3 +204,11 @@ def test_rewrites_two_graphs_once(programs: dict[str, Program], pair: Pair) -> N
 def test_needs_a_target() -> None:
     with pytest.raises(PreconditionError, match=r"^pass fuse_acceptance needs the graph target$"):
         fuse("greedy")(Program({}))
+
+
+def test_an_engine_of_fixed_sizes_verifies_k_tokens(pair: Pair) -> None:
+    config = replace(config_of("verify", "rejection"), backend="tensorrt-rtx")
+    fused = FuseAcceptance(config, RULES["rejection"], VOCAB_SIZE, MAX_LENGTH)
+    graph = fused(pair.program).program.graphs["verify"]
+    assert graph.input("draft_tokens").shape == ("B", K)
+    assert graph.outputs[0].shape == ("B", K + 1)
