@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spec_compile.acceptance import RULES
+from spec_compile.acceptance import RULES, Rule
 from spec_compile.config import SpecConfig
 from spec_compile.passes.base import Pass
 from spec_compile.passes.drop_dead_code import DropDeadCode
@@ -24,6 +24,7 @@ def build_pipeline(
     vocab_size: int,
     max_length: int,
     draft_token_ids: Sequence[int] | None = None,
+    rule: Rule | None = None,
 ) -> list[Pass]:
     """The passes from captured models (`target`, `draft` if there is one) to a bundle's graphs.
 
@@ -32,8 +33,9 @@ def build_pipeline(
         vocab_size: V, the ids that the tokenizer knows.
         max_length: tokens a row may hold.
         draft_token_ids: the tokens that the draft may propose, ascending; None leaves them all.
+        rule: the acceptance rule; None is the one that the configuration names.
     """
-    rule, drafts = RULES[config.acceptance], config.drafter == "model"
+    rule, drafts = rule or RULES[config.acceptance], config.drafter == "model"
     return [
         # Phase 0: tighten the captured models, whose nodes every round then copies.
         PackProjections(),

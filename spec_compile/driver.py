@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spec_compile import __version__
-from spec_compile.acceptance import RULES
+from spec_compile.acceptance import RULES, Rule, SeveralDraftsRule
 from spec_compile.config import DEFAULT_MAX_LENGTH, PROMPT_LOOKUP, SpecConfig, config_for
 from spec_compile.errors import ConfigError
 from spec_compile.export.backend import BuildContext, backend
@@ -76,6 +76,7 @@ def compile(
     output: str | os.PathLike[str],
     config: SpecConfig | None = None,
     *,
+    rule: Rule | None = None,
     dump: str | os.PathLike[str] | None = None,
     verify_each: bool = False,
     progress: Progress | None = None,
@@ -88,6 +89,8 @@ def compile(
         draft: the same for the model that proposes; `prompt-lookup` proposes from the text.
         output: folder to make; must not exist.
         config: what to compile for; None takes the defaults of this draft.
+        rule: an acceptance rule of your own (docs/writing_a_rule.md) in place of the one that
+            `config` names.
         dump: folder for the program after each pass that changed it.
         verify_each: check the program, and what each pass reports, after every pass.
         progress: told of each step; `steps` lists them.
@@ -100,6 +103,7 @@ def compile(
         SpecCompileError: one clear line; nothing is left behind.
     """
     config, report = config_for(draft, config), progress or (lambda _: None)
+    chosen = RULES[config.acceptance] if rule is None else own_rule(rule, config)
     folder = Path(output)
     check_output(folder)
     builder = backend(config.backend)
@@ -109,14 +113,14 @@ def compile(
     watchers = [*instruments]
     watchers += [Dump(Path(dump))] if dump is not None else []
     watchers += [Verify()] if verify_each else []
-    program = run_pipeline(captured, config, watchers, report)
+    program = run_pipeline(captured, config, watchers, report, chosen)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
         files = builder.build(program, _build_context(captured, program, config), staging)
         report(_WRITE)
         pair.tokenizer.write(staging)
         manifest = Manifest(
-            config=_bundle_config(config, captured),
+            config=_bundle_config(config, captured, chosen),
             vocab_size=captured.vocab_size,
             eos_token_ids=_known(pair.target.eos_token_ids, captured.vocab_size),
             bos_token_id=next(iter(_known((pair.target.bos_token_id,), captured.vocab_size)), None),
@@ -130,6 +134,26 @@ def compile(
         )
         (staging / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return folder
+
+
+def own_rule(rule: Rule, config: SpecConfig) -> Rule:
+    """`rule`, if a bundle can be made of it.
+
+    Raises:
+        ConfigError: it cannot.
+    """
+    if not isinstance(rule, Rule):
+        raise ConfigError(f"rule={rule!r} is no acceptance rule; give an instance of a Rule")
+    if rule.name in RULES:
+        raise ConfigError(f"rule: {rule.name!r} is the name of another rule; choose one of its own")
+    if not rule.samples:
+        raise ConfigError(f"rule: {rule.name!r} has samples=False, which only greedy may have")
+    if config.drafter == PROMPT_LOOKUP:
+        raise ConfigError(f"rule: {rule.name!r} needs a draft model, and prompt-lookup has none")
+    if isinstance(rule, SeveralDraftsRule) != (config.num_drafts > 1):
+        takes = "several drafts" if isinstance(rule, SeveralDraftsRule) else "one draft"
+        raise ConfigError(f"rule: {rule.name!r} takes {takes} a round, not {config.num_drafts}")
+    return rule
 
 
 def steps(config: SpecConfig) -> list[str]:
@@ -205,13 +229,15 @@ def run_pipeline(
     config: SpecConfig,
     instruments: Sequence[Instrument] = (),
     report: Progress = lambda _: None,
+    rule: Rule | None = None,
 ) -> Program:
-    """The graphs of a bundle from captured models."""
+    """The graphs of a bundle from captured models; `rule` is as in `build_pipeline`."""
     passes = build_pipeline(
         config,
         vocab_size=captured.vocab_size,
         max_length=captured.max_length,
         draft_token_ids=captured.draft_token_ids,
+        rule=rule,
     )
     return PassManager(passes, [_Report(report), *instruments]).run(captured.program)
 
@@ -266,12 +292,12 @@ def _known(ids: Sequence[int | None], vocab_size: int) -> tuple[int, ...]:
     return tuple(index for index in ids if index is not None and 0 <= index < vocab_size)
 
 
-def _bundle_config(config: SpecConfig, captured: Captured) -> BundleConfig:
+def _bundle_config(config: SpecConfig, captured: Captured, rule: Rule) -> BundleConfig:
     lookup = config.drafter == PROMPT_LOOKUP
     return BundleConfig(
         num_speculative_tokens=config.num_speculative_tokens,
-        acceptance=config.acceptance,
-        exact=RULES[config.acceptance].exact,
+        acceptance=rule.name,
+        exact=rule.exact,
         fusion=config.fusion,
         backend=config.backend,
         dtype=config.dtype,

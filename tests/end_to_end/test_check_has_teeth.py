@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 import torch
 from torch import Tensor
 
-from spec_compile.acceptance import RULES
 from spec_compile.acceptance.base import count_accepted, emit, required, take_tokens
 from spec_compile.acceptance.rejection import Rejection
 from spec_compile.check import CheckOptions, check_bundle
 from spec_compile.config import SpecConfig
 from spec_compile.driver import compile as compile_pair
-from spec_compile.passes import pipeline
 from spec_compile.sampling import argmax, sample
 from tests.end_to_end.conftest import MAX_LENGTH, Folders
 
@@ -29,8 +26,9 @@ Wrong = Callable[[Arguments], tuple[Tensor, Tensor]]
 
 
 class Mistaken(Rejection):
-    """Calls itself `rejection` and does something else where there are draft tokens."""
+    """Says that it is exact, and does something else where there are draft tokens."""
 
+    name = "mistaken"
     symbolic_length = False
 
     def __init__(self, wrong: Wrong) -> None:
@@ -76,35 +74,31 @@ def not_strict(given: Arguments) -> tuple[Tensor, Tensor]:
     return torch.where(same, output, wrong), emitted
 
 
-def verdicts(
-    rule: Rejection, folders: Folders, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, str]:
-    """Outcome of each check of a bundle compiled with `rule` in place of `rejection`."""
-    monkeypatch.setattr(pipeline, "RULES", MappingProxyType({**RULES, "rejection": rule}))
-    config = SpecConfig(2, "rejection", max_length=MAX_LENGTH)
-    compile_pair(str(folders("target")), str(folders("random")), folder / "bundle", config)
+def verdicts(rule: Rejection, folders: Folders, folder: Path) -> dict[str, str]:
+    """Outcome of each check of a bundle compiled with `rule`."""
+    pair, config = ("target", "random"), SpecConfig(2, max_length=MAX_LENGTH)
+    target, draft = (str(folders(name)) for name in pair)
+    compile_pair(target, draft, folder / "bundle", config, rule=rule)
     report = check_bundle(folder / "bundle", OPTIONS)
     return {result.name: result.status for result in report.results}
 
 
 @pytest.mark.parametrize("wrong", [untempered_draft, greedy_draft])
 def test_a_wrong_draft_law_fails_by_the_output_law(
-    wrong: Wrong, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wrong: Wrong, folders: Folders, tmp_path: Path
 ) -> None:
-    found = verdicts(Mistaken(wrong), folders, tmp_path, monkeypatch)
+    found = verdicts(Mistaken(wrong), folders, tmp_path)
     assert found["law"] == "FAIL"
     assert found["greedy"] == "pass"
 
 
 def test_a_comparison_that_is_not_strict_fails_at_the_edges(
-    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: Folders, tmp_path: Path
 ) -> None:
-    found = verdicts(Mistaken(not_strict), folders, tmp_path, monkeypatch)
+    found = verdicts(Mistaken(not_strict), folders, tmp_path)
     assert found == {"files": "pass", "greedy": "pass", "law": "pass", "edges": "FAIL"}
 
 
-def test_the_right_rule_passes(
-    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = verdicts(RIGHT, folders, tmp_path, monkeypatch)
+def test_the_right_rule_passes(folders: Folders, tmp_path: Path) -> None:
+    found = verdicts(Mistaken(lambda given: RIGHT(*given)), folders, tmp_path)
     assert found == {"files": "pass", "greedy": "pass", "law": "pass", "edges": "pass"}
