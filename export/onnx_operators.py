@@ -27,12 +27,13 @@ Transforms = Callable[[Tensor, Sampling], Tensor]
 
 
 def translations() -> Mapping[Callable[..., Any], Callable[..., Any]]:
-    """What torch.onnx.export needs to know of our operators."""
+    """What torch.onnx.export needs to know: our operators, and those of torch that it lacks."""
     _register_schema()
     return {
         CACHED_ATTENTION: _cached_attention,
         MOVE_ENTRIES: _move_entries,
         PROCESS_LOGITS: _process_logits,
+        torch.ops.aten.rsub.Scalar: _subtract_from,
     }
 
 
@@ -68,6 +69,11 @@ def _move_entries(cache: Any, source: Any, destination: Any) -> Any:
 def _process_logits(logits: Any, temperature: Any, top_k: Any, top_p: Any, min_p: Any) -> Any:
     opset = onnxscript_values.Opset(DOMAIN, 1)
     return opset.ProcessLogits(logits, temperature, top_k, top_p, min_p)
+
+
+def _subtract_from(subtracted: Any, number: float, alpha: float = 1) -> Any:
+    assert alpha == 1
+    return _OP.Sub(number, subtracted)
 
 
 @lru_cache(maxsize=1)
