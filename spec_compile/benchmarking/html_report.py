@@ -59,7 +59,7 @@ def _summary(report: dict[str, Any]) -> str:
     models = report["bundles"][best["bundle"]]["models"]
     pair = f"{models['target']} with {models.get('draft', 'no draft')}"
     cards = [
-        (f"{best['speed_up']:.2f}x", f"best speed-up: {_name(best)}, {_setting(best)}"),
+        (f"{best['speed_up']:.2f}x", f"best speed-up: {name_of(best)}, {setting_of(best)}"),
         (f"{best['tokens_per_second']:.0f}", "tokens per second there"),
         (f"{best['block_efficiency']:.2f}", "tokens per target call there"),
         (f"{best['ttft_ms']:.0f} ms", "to the first token there"),
@@ -90,7 +90,7 @@ def _speed(results: Sequence[Result]) -> str:
     for setting, group in _by_setting(results):
         bars = [
             Bar(
-                _name(one),
+                name_of(one),
                 [
                     (
                         one["tokens_per_second"],
@@ -100,7 +100,7 @@ def _speed(results: Sequence[Result]) -> str:
                 ],
                 f"{one['tokens_per_second']:.1f} ({one['speed_up']:.2f}x)",
             )
-            for one in _without_repeated_baselines(group)
+            for one in without_repeated_baselines(group)
         ]
         charts.append(f"<h3>{escape(setting)}</h3>{bar_chart(bars)}")
     return "".join(charts)
@@ -108,16 +108,9 @@ def _speed(results: Sequence[Result]) -> str:
 
 def _sweep(results: Sequence[Result]) -> str:
     """Speed-up over k for what was measured at several k."""
-    series: dict[str, list[Result]] = {}
-    for one in results:
-        if one["mode"] == SPECULATIVE:
-            series.setdefault(f"{_kind(one)}, {_setting(one)}", []).append(one)
     lines: list[Line] = []
     names: list[tuple[str, str]] = []
-    for name, group in series.items():
-        group = sorted(group, key=lambda one: int(one["num_speculative_tokens"]))
-        if len({one["num_speculative_tokens"] for one in group}) < 2:
-            continue
+    for name, group in sweeps(results).items():
         colour = f"c{len(names) % _NUM_COLOURS}"
         names.append((colour, name))
         for field, style in (("speed_up", "line"), ("predicted_speed_up", "line dashed")):
@@ -130,16 +123,29 @@ def _sweep(results: Sequence[Result]) -> str:
     return line_chart(lines, "draft tokens a round (k)", "speed-up", 1.0) + _legend(names)
 
 
+def sweeps(results: Sequence[Result]) -> dict[str, list[Result]]:
+    """Results by k, named by what else they share, where several k were measured."""
+    series: dict[str, list[Result]] = {}
+    for one in results:
+        if one["mode"] == SPECULATIVE:
+            series.setdefault(f"{kind_of(one)}, {setting_of(one)}", []).append(one)
+    return {
+        name: sorted(group, key=lambda one: int(one["num_speculative_tokens"]))
+        for name, group in series.items()
+        if len({one["num_speculative_tokens"] for one in group}) > 1
+    }
+
+
 def _phases(results: Sequence[Result]) -> str:
     colours = {"draft": "c1", "verify": "c0", "step": "c0", "target": "alone", "host": "c3"}
     bars = []
-    for one in _without_repeated_baselines(results):
+    for one in without_repeated_baselines(results):
         phases = one["phases_ms"]
         times = {graph: call["median"] for graph, call in phases["calls"].items()}
         times["host"] = phases["host"]
         parts = [(ms, colours.get(part, "c2"), f"{part} {ms:.2f} ms") for part, ms in times.items()]
         total = sum(times.values())
-        bars.append(Bar(f"{_name(one)}, {_setting(one, short=True)}", parts, f"{total:.2f} ms"))
+        bars.append(Bar(f"{name_of(one)}, {setting_of(one, short=True)}", parts, f"{total:.2f} ms"))
     legend = [("c1", "draft"), ("c0", "verify or step"), ("alone", "target"), ("c3", "host")]
     return bar_chart(bars) + _legend(legend)
 
@@ -154,9 +160,9 @@ def _positions(results: Sequence[Result]) -> str:
         for one in group:
             if one["mode"] == SPECULATIVE:
                 colour = f"c{len(names) % _NUM_COLOURS}"
-                names.append((colour, _name(one)))
+                names.append((colour, name_of(one)))
                 points = [(i + 1.0, share) for i, share in enumerate(one["acceptance_by_position"])]
-                lines.append(Line(_name(one), f"line {colour}", points))
+                lines.append(Line(name_of(one), f"line {colour}", points))
         chart = line_chart(lines, "position of the draft token", "kept", 0.0)
         charts.append(f"<h3>{escape(setting)}</h3>{chart}{_legend(names)}")
     return "".join(charts)
@@ -173,7 +179,7 @@ def _histogram(results: Sequence[Result]) -> str:
             (count / rounds, f"s{round(4 * kept / most)}", f"{kept} kept: {count / rounds:.1%}")
             for kept, count in enumerate(counts)
         ]
-        label = f"{_name(one)}, {_setting(one, short=True)}"
+        label = f"{name_of(one)}, {setting_of(one, short=True)}"
         bars.append(Bar(label, parts, f"{one['block_efficiency']:.2f} tokens"))
     return bar_chart(bars) if bars else ""
 
@@ -233,30 +239,32 @@ def _legend(names: Sequence[tuple[str, str]]) -> str:
 def _by_setting(results: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
     groups: dict[str, list[Result]] = {}
     for one in results:
-        groups.setdefault(_setting(one), []).append(one)
+        groups.setdefault(setting_of(one), []).append(one)
     yield from groups.items()
 
 
-def _without_repeated_baselines(results: Sequence[Result]) -> list[Result]:
+def without_repeated_baselines(results: Sequence[Result]) -> list[Result]:
     """All speculative results, and of each setting the first bundle's target-only one."""
     seen: set[str] = set()
     kept = []
     for one in results:
         if one["mode"] == TARGET_ONLY:
-            if _setting(one) in seen:
+            if setting_of(one) in seen:
                 continue
-            seen.add(_setting(one))
+            seen.add(setting_of(one))
         kept.append(one)
     return kept
 
 
-def _name(one: Result) -> str:
+def name_of(one: Result) -> str:
+    """What was measured, for a label."""
     if one["mode"] == TARGET_ONLY:
         return "target alone"
-    return f"{_kind(one)}, k = {one['num_speculative_tokens']}"
+    return f"{kind_of(one)}, k = {one['num_speculative_tokens']}"
 
 
-def _kind(one: Result) -> str:
+def kind_of(one: Result) -> str:
+    """Rule, number of drafts, fusion and mode."""
     drafts = f" x{one['num_drafts']}" if one["num_drafts"] > 1 else ""
     note = "" if one["exact"] else " (approximate)"
     mode = "" if one["mode"] == SPECULATIVE else f" {one['mode']}"
@@ -264,10 +272,11 @@ def _kind(one: Result) -> str:
 
 
 def _mode(one: Result) -> str:
-    return _name(one)
+    return name_of(one)
 
 
-def _setting(one: Result, *, short: bool = False) -> str:
+def setting_of(one: Result, *, short: bool = False) -> str:
+    """Temperature and rows."""
     rows = one["batch_size"]
     if short:
         return f"T {one['temperature']:g}, {rows} row{'s' if rows > 1 else ''}"

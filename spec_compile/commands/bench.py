@@ -12,6 +12,7 @@ from typing import Any
 from spec_compile.bench import BenchOptions, bench_bundles
 from spec_compile.benchmarking.html_report import render
 from spec_compile.benchmarking.measure import TARGET_ONLY
+from spec_compile.benchmarking.picture import draw, require_matplotlib
 from spec_compile.commands.lists import integers
 from spec_compile.commands.progress import ProgressBar
 from spec_compile.commands.sampling_arguments import add_adaptive_argument, add_sampling_arguments
@@ -62,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_sampling_arguments(parser, several=True)
     add_adaptive_argument(parser)
-    parser.add_argument("--plot", metavar="F.html", help="write a page with charts to this file")
+    parser.add_argument("--plot", metavar="F", help="write charts to this file, .html or .png")
     parser.add_argument(
         "--predict",
         action="store_true",
@@ -99,7 +100,9 @@ def run(args: argparse.Namespace) -> int:
         report = bench_bundles(args.bundles, options, progress)
     lines = [json.dumps(report)] if args.json else describe(report)
     sys.stdout.write("\n".join(lines) + "\n")
-    if page is not None:
+    if page is not None and page.suffix.lower() == ".png":
+        draw(report, page)
+    elif page is not None:
         page.write_text(render(report), encoding="utf-8")
     return 0
 
@@ -109,8 +112,10 @@ def _page(name: str | None) -> Path | None:
     if name is None:
         return None
     path = Path(name)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"--plot {name}: writes a page, give a name that ends in .html")
+    if path.suffix.lower() not in (".html", ".htm", ".png"):
+        raise ConfigError(f"--plot {name}: give a name that ends in .html or .png")
+    if path.suffix.lower() == ".png":
+        require_matplotlib()
     if not path.parent.is_dir() or path.is_dir():
         raise ConfigError(f"--plot {name}: no such folder, or a folder itself")
     return path

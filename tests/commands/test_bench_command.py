@@ -129,7 +129,7 @@ def test_a_prompt_file(
         ["--max-new-tokens", "0"],
         ["--top-p", "0"],
         ["--num-threads", "0"],
-        ["--plot", "report.png"],
+        ["--plot", "report.svg"],
         ["--plot", "no/such/folder/report.html"],
         ["--predict", "--max-new-tokens", "48"],
     ],
@@ -213,6 +213,21 @@ def test_a_page_with_charts(
     assert len(root.findall(".//g[@class='line dashed c0']")) == 1
     assert "http" not in text and "<script" not in text
     assert "&lt;two&gt;" in text
+
+
+def test_a_picture_with_charts(
+    folders: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = write_toy_bundle(Toy(k=2), tmp_path / "two")
+    options = ["--max-new-tokens", "5", "--repeat", "1", "--no-memory", "--json"]
+    heights = []
+    for bundles in (folders[:1], (*folders[:1], str(other))):
+        path = tmp_path / f"{len(bundles)}.png"
+        assert main(["bench", *bundles, "--plot", str(path), *options]) == 0
+        header = path.read_bytes()[:24]
+        assert header.startswith(b"\x89PNG")
+        heights.append(int.from_bytes(header[20:24], "big"))
+    assert heights[1] > heights[0] + 400  # a chart more: the speed-up over k
 
 
 def test_one_k_has_no_sweep_and_no_prediction(
