@@ -15,8 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.figures.rule_tables import rule_speed, rule_tails
-from spec_compile.bench import BenchOptions
+from benchmarks.figures.rule_tables import Load, rule_speed, rule_tails
 from spec_compile.config import SpecConfig
 from spec_compile.driver import compile as compile_pair
 
@@ -46,8 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     speed = commands.add_parser("speed", help="tokens a round and a second against the target")
     speed.add_argument("--temperature", type=float, nargs="+", default=[0.3, 0.7, 1.0])
     speed.add_argument("--max-new-tokens", type=int, default=128, help="default %(default)s")
-    speed.add_argument("--repeat", type=int, default=1, help="default %(default)s")
-    speed.add_argument("--warm-up", type=int, default=1, help="passes thrown away")
+    speed.add_argument("--num-prompts", type=int, default=20, help="default %(default)s")
     speed.set_defaults(run=_speed)
     tail = commands.add_parser("tail", help="the verify call against itself without acceptance")
     tail.add_argument("--repeat", type=int, default=100, help="default %(default)s")
@@ -80,15 +78,13 @@ def _export(arguments: Arguments) -> None:
 
 def _speed(arguments: Arguments) -> None:
     bundles = _bundles(arguments.folder)
-    options = BenchOptions(
-        max_new_tokens=arguments.max_new_tokens,
-        repeat=arguments.repeat,
-        warm_up=arguments.warm_up,
-        temperatures=arguments.temperature,
-        memory=False,
-        num_threads=arguments.num_threads,
+    wanted = Load(
+        arguments.num_prompts,
+        arguments.max_new_tokens,
+        arguments.temperature,
+        arguments.num_threads,
     )
-    figure = rule_speed(bundles, options)
+    figure = rule_speed(bundles, wanted)
     print(figure.to_json() if arguments.json else figure.to_markdown())
 
 
