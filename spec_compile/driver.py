@@ -110,9 +110,7 @@ def compile(
     report(_READ)
     pair = open_pair(target, draft)
     captured = capture_pair(pair, config, report)
-    watchers = [*instruments]
-    watchers += [Dump(Path(dump))] if dump is not None else []
-    watchers += [Verify()] if verify_each else []
+    watchers = _watchers(instruments, dump, verify_each)
     program = run_pipeline(captured, config, watchers, report, chosen)
     with staged(folder) as staging:
         report(_BUILD.format(config.backend))
@@ -124,9 +122,7 @@ def compile(
             vocab_size=captured.vocab_size,
             eos_token_ids=_known(pair.target.eos_token_ids, captured.vocab_size),
             bos_token_id=next(iter(_known((pair.target.bos_token_id,), captured.vocab_size)), None),
-            models={
-                name: _model_spec(pair, name, captured.models[name]) for name in captured.models
-            },
+            models={name: _model_spec(pair, name, each) for name, each in captured.models.items()},
             graphs=describe_graphs(program, files),
             files=describe_files(staging),
             created_by=_versions(),
@@ -240,6 +236,13 @@ def run_pipeline(
         rule=rule,
     )
     return PassManager(passes, [_Report(report), *instruments]).run(captured.program)
+
+
+def _watchers(
+    instruments: Sequence[Instrument], dump: str | os.PathLike[str] | None, verify_each: bool
+) -> list[Instrument]:
+    dumps = [Dump(Path(dump))] if dump is not None else []
+    return [*instruments, *dumps, *([Verify()] if verify_each else [])]
 
 
 class _Report(Instrument):
