@@ -15,7 +15,7 @@ MAX_LENGTH = 256
 
 @pytest.fixture(scope="session")
 def demo_verify_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The presets `llama` and `small`, fusion `verify`, rejection rule, k = 4; do not change it."""
+    """The presets `llama` and `small`, fusion `verify`, default rule, k = 4; do not change it."""
     return _export("verify", tmp_path_factory.mktemp("demo"))
 
 

@@ -54,9 +54,9 @@ class GraphCall:
         return run
 
 
-def zeros(tensors: Sequence[TensorSpec], tokens: int) -> Arrays:
-    """An array for every tensor, for one row and `tokens` new tokens."""
-    sizes = {"B": 1, "T": tokens}
+def zeros(tensors: Sequence[TensorSpec], tokens: int, num_draft_tokens: int = 0) -> Arrays:
+    """An array for every tensor, for one row, its new tokens and its draft tokens."""
+    sizes = {"B": 1, "T": tokens, "J": num_draft_tokens, "J+1": num_draft_tokens + 1}
     return {
         tensor.name: np.zeros(
             [sizes[size] if isinstance(size, str) else size for size in tensor.shape],
@@ -83,7 +83,7 @@ def verify_arrays(decoder: Decoder, context: Sequence[int], num_threads: int | N
     batch = Batch([list(context)], options, [0], manifest.config.max_length)
     rounds = Rounds(decoder.engine, manifest, batch)
     rounds.run()
-    arrays = zeros(graph.inputs, len(context))
+    arrays = zeros(graph.inputs, len(context), manifest.config.num_speculative_tokens)
     drafted = {name: rounds.buffers[name] for name in arrays if name.startswith("draft_")}
     arrays |= drafted | {name: array for name, array in batch.sampling.items() if name in arrays}
     if "uniforms" in arrays:
@@ -104,7 +104,9 @@ def verify_arrays(decoder: Decoder, context: Sequence[int], num_threads: int | N
 def verify_outputs(decoder: Decoder, arrays: Arrays) -> Arrays:
     """Arrays of the verify graph's outputs, the caches in place."""
     graph = decoder.manifest.graphs["verify"]
-    fresh = zeros([tensor for tensor in graph.outputs if tensor.alias_of is None], 1)
+    num_draft_tokens = decoder.manifest.config.num_speculative_tokens
+    own = [tensor for tensor in graph.outputs if tensor.alias_of is None]
+    fresh = zeros(own, 1, num_draft_tokens)
     aliases = {t.name: arrays[t.alias_of] for t in graph.outputs if t.alias_of is not None}
     return fresh | aliases
 

@@ -102,7 +102,8 @@ def _bind(decoder: Decoder, name: str, arrays: Arrays) -> Run:
     """A call of a graph into outputs of its own, without `logits`, as the runtime binds it."""
     graph = decoder.manifest.graphs[name]
     outputs = [one for one in graph.outputs if one.alias_of is None and one.name != "logits"]
-    return decoder.engine.bind(name, arrays | zeros(outputs, 1))
+    num_draft_tokens = decoder.manifest.config.num_speculative_tokens
+    return decoder.engine.bind(name, arrays | zeros(outputs, 1, num_draft_tokens))
 
 
 def _check(decoder: Decoder, task: Task) -> None:
