@@ -3,23 +3,10 @@
 from __future__ import annotations
 
 from spec_compile.runtime.api import GenerationResult
-from spec_compile.runtime.stats import GenerationStats
-from spec_compile.runtime.text import Decode, IncrementalDecoder
+from spec_compile.runtime.text import Decode
+from spec_compile.runtime.token_kinds import TOKEN_KINDS, KnownTokens, TokenKind, kinds_of
 
-ACCEPTED, RECOVERED, BONUS = "accepted draft", "recovered", "bonus"
-_COLOURS = {ACCEPTED: "\x1b[32m", RECOVERED: "\x1b[33m", BONUS: "\x1b[36m"}
 _RESET = "\x1b[0m"
-
-
-def origins(stats: GenerationStats) -> list[str]:
-    """What each token was: a draft token that was accepted, or what a round ended with."""
-    found: list[str] = []
-    for one in stats.rounds:
-        found += [ACCEPTED] * one.num_accepted_tokens
-        if one.num_emitted_tokens > one.num_accepted_tokens:
-            whole = one.num_accepted_tokens == one.num_draft_tokens
-            found.append(BONUS if whole else RECOVERED)
-    return found
 
 
 def coloured(result: GenerationResult, decode: Decode | None) -> str:
@@ -29,23 +16,18 @@ def coloured(result: GenerationResult, decode: Decode | None) -> str:
         result: of one prompt.
         decode: the tokenizer's; None writes token ids.
     """
-    kinds = origins(result.stats)
+    rounds = result.stats.rounds
     if decode is None:
-        pairs = zip(result.token_ids, kinds, strict=True)
+        pairs = zip(result.token_ids, kinds_of(rounds), strict=True)
         return " ".join(_paint(str(token), kind) for token, kind in pairs)
-    decoder, left = IncrementalDecoder(decode), result.text or ""
-    painted = []
-    for token, kind in zip(result.token_ids, kinds, strict=True):
-        piece = decoder.push(token)[: len(left)]  # a stop string is not part of the text
-        left = left[len(piece) :]
-        painted.append(_paint(piece, kind))
-    return "".join(painted) + left
+    tokens = KnownTokens(decode).read(result.text or "", result.token_ids, rounds, ended=True)
+    return "".join(_paint(token.text, token.kind) for token in tokens)
 
 
 def legend() -> str:
     """What the colours mean, in themselves."""
-    return ", ".join(_paint(kind, kind) for kind in _COLOURS)
+    return ", ".join(_paint(kind.label, kind) for kind in TOKEN_KINDS)
 
 
-def _paint(text: str, kind: str) -> str:
-    return f"{_COLOURS[kind]}{text}{_RESET}" if text else ""
+def _paint(text: str, kind: TokenKind) -> str:
+    return f"\x1b[{kind.terminal}m{text}{_RESET}" if text else ""

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from spec_compile.cli import main
-from spec_compile.commands.acceptance_colours import ACCEPTED, BONUS, RECOVERED, origins
 from spec_compile.runtime.api import load
-from spec_compile.runtime.stats import GenerationStats, Round
+from spec_compile.runtime.token_kinds import ACCEPTED, RECOVERED, kinds_of
 from tests.helpers.toy_bundle import Toy, write_toy_bundle
 
 COLOUR = re.compile(r"\x1b\[(\d+)m(.*?)\x1b\[0m", re.DOTALL)
@@ -21,17 +20,6 @@ COLOUR = re.compile(r"\x1b\[(\d+)m(.*?)\x1b\[0m", re.DOTALL)
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     toy = Toy(with_tokenizer=request.param)
     return write_toy_bundle(toy, tmp_path_factory.mktemp("colours") / "bundle")
-
-
-def test_origins_follow_the_rounds() -> None:
-    rounds = [Round(3, 3, 4, 1.0, True), Round(3, 1, 2, 1.0, False), Round(2, 2, 2, 1.0, False)]
-    assert origins(GenerationStats(3, tuple(rounds), 3.0)) == [
-        *[ACCEPTED] * 3,
-        BONUS,
-        ACCEPTED,
-        RECOVERED,
-        *[ACCEPTED] * 2,
-    ]
 
 
 @pytest.mark.parametrize("stop", [[], ["--stop", "a"]], ids=["whole", "stopped"])
@@ -44,7 +32,7 @@ def test_the_text_is_the_output(
     options: dict[str, Any] = {"temperature": 1.0, "seed": 7, "max_new_tokens": 30}
     wanted = decoder.generate([1, 2], stop=stop[1:], **options)
     arguments = ["--prompt-ids", "1,2", "--temperature", "1", "--seed", "7", *stop]
-    kinds = origins(wanted.stats)
+    kinds = kinds_of(wanted.stats.rounds)
     code = main(
         ["generate", str(bundle), "--show-acceptance", "--max-new-tokens", "30", *arguments]
     )
