@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,6 +24,7 @@ from spec_compile.serving.metrics import Metrics
 from spec_compile.serving.problems import ApiError, explain, internal, invalid
 from spec_compile.serving.protocol import CompletionRequest, read_chat, read_completion
 from spec_compile.serving.settings import ServerSettings
+from spec_compile.serving.token_report import TokenReport, attach
 from spec_compile.serving.wire import DONE, event, to_json
 
 _LOG = logging.getLogger(__name__)
@@ -65,6 +67,8 @@ class Completions:
         async with self._closing(request, streams):
             results = await while_connected(request, _results(streams))
             body = answer.whole(results, usage_of(results, wanted.n))
+            for index, report in enumerate(self._reports(wanted, len(results))):
+                attach(body, report.whole(results[index]), index)
         return Response(to_json(body), media_type="application/json")
 
     async def _prepare(self, wanted: CompletionRequest) -> Prepared:
@@ -85,6 +89,13 @@ class Completions:
             raise invalid(f"the prompt has {longest} tokens, more than {most}", "prompt", code)
         prompts = [prompt for prompt in prepared.prompts for _ in range(wanted.n)]
         return replace(prepared, prompts=prompts, seeds=prepared.options.row_seeds(len(prompts)))
+
+    def _reports(self, wanted: CompletionRequest, count: int) -> list[TokenReport]:
+        """One for each of `count` outputs, or none at all."""
+        tokenizer = self._decoder.decoder.tokenizer
+        if not wanted.token_kinds or tokenizer is None:
+            return []
+        return [TokenReport(tokenizer.decode) for _ in range(count)]
 
     def _submit(self, prepared: Prepared) -> Streams:
         return self._decoder.stream_each(prepared, self._settings.request_seconds)
@@ -115,7 +126,8 @@ class Completions:
         """Server-sent events of a request, whose errors are events too."""
         try:
             async with self._closing(request, streams):
-                async for chunk in _chunks(streams, answer):
+                reports = self._reports(wanted, len(streams))
+                async for chunk in _chunks(streams, answer, reports):
                     yield chunk
                 results = [stream.result for stream in streams]
                 if wanted.include_usage:
@@ -169,17 +181,37 @@ async def _results(streams: Streams) -> list[GenerationResult]:
     return results
 
 
-async def _chunks(streams: Streams, answer: Answer) -> AsyncIterator[bytes]:
+async def _bodies(
+    index: int, stream: AsyncStream[str], answer: Answer, report: TokenReport | None
+) -> AsyncIterator[dict[str, Any]]:
+    """The chunks of one choice."""
+    if (opening := answer.opening(index)) is not None:
+        yield opening
+    if report is None:
+        async for piece in stream:
+            yield answer.piece(index, piece)
+        yield answer.closing(index, stream.result)
+        return
+    async for piece in stream:
+        text, told = report.part(piece, stream.ticket.row)
+        yield attach(answer.piece(index, text), told)
+    text, told = report.rest(stream.ticket.row)
+    if told["tokens"]:
+        yield attach(answer.piece(index, text), told)
+    yield attach(answer.closing(index, stream.result), report.summary(stream.result))
+
+
+async def _chunks(
+    streams: Streams, answer: Answer, reports: Sequence[TokenReport]
+) -> AsyncIterator[bytes]:
     """Chunks of all choices, as they come."""
     queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
 
     async def forward(index: int, stream: AsyncStream[str]) -> None:
+        report = reports[index] if reports else None
         try:
-            if (opening := answer.opening(index)) is not None:
-                queue.put_nowait(event(opening))
-            async for piece in stream:
-                queue.put_nowait(event(answer.piece(index, piece)))
-            queue.put_nowait(event(answer.closing(index, stream.result)))
+            async for body in _bodies(index, stream, answer, report):
+                queue.put_nowait(event(body))
             queue.put_nowait(None)
         except (SpecCompileError, ApiError) as error:
             queue.put_nowait(error)

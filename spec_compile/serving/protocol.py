@@ -15,6 +15,7 @@ from spec_compile.serving.settings import ServerSettings
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos")
 _SHARED = frozenset(
     {*_SAMPLING, "model", "n", "stream", "stream_options", "max_tokens", "user", "speculative"}
+    | {"return_token_kinds"}
 )
 COMPLETION_FIELDS = _SHARED | {"prompt"}
 CHAT_FIELDS = _SHARED | {"messages", "max_completion_tokens"}
@@ -55,6 +56,7 @@ class CompletionRequest:
         n: outputs per prompt.
         stream: whether pieces are sent as they come.
         include_usage: whether a stream ends with its usage.
+        token_kinds: whether the answer tells how each token came about; see `TokenReport`.
     """
 
     prompts: Sequence[str | list[int]]
@@ -63,6 +65,7 @@ class CompletionRequest:
     n: int
     stream: bool
     include_usage: bool
+    token_kinds: bool
 
 
 def read_completion(
@@ -146,6 +149,7 @@ def _request(
         n=n,
         stream=stream,
         include_usage=_include_usage(body.get("stream_options"), stream),
+        token_kinds=_flag(body, "return_token_kinds"),
     )
 
 
