@@ -33,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prefill-chunk", type=int, default=64, metavar="N", help="prompt tokens fed per step"
     )
     _add_limits(parser)
+    parser.add_argument(
+        "--no-playground", action="store_true", help="serve no page at /, the API alone"
+    )
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of the engine")
 
@@ -81,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
         max_choices=args.max_choices,
         max_concurrency=args.max_concurrency,
         request_seconds=args.request_seconds,
+        playground=not args.no_playground,
     )
     _set_up_logging(args.verbose - args.quiet)
     decoder = AsyncDecoder.load(

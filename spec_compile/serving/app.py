@@ -20,8 +20,10 @@ from spec_compile.runtime.async_decoder import AsyncDecoder
 from spec_compile.serving.completions import Completions
 from spec_compile.serving.guard import Guard
 from spec_compile.serving.metrics import CONTENT_TYPE, Metrics
+from spec_compile.serving.playground import playground_routes
 from spec_compile.serving.problems import ApiError
 from spec_compile.serving.settings import ServerSettings
+from spec_compile.serving.token_report import EXTENSION
 from spec_compile.serving.wire import to_json
 
 
@@ -65,6 +67,7 @@ def create_app(
         )
     return Starlette(
         routes=[
+            *(playground_routes() if settings.playground else ()),
             Route("/v1/completions", completions.text, methods=["POST"]),
             Route("/v1/chat/completions", completions.chat, methods=["POST"]),
             Route("/v1/models", pages.models),
@@ -115,12 +118,20 @@ class _Pages:
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
     def _model(self) -> dict[str, Any]:
+        config, tokenizer = self._decoder.manifest.config, self._decoder.decoder.tokenizer
         return {
             "id": self._settings.model_name,
             "object": "model",
             "created": self._created,
             "owned_by": "spec-compile",
-            "max_model_len": self._decoder.manifest.config.max_length,
+            "max_model_len": config.max_length,
+            EXTENSION: {
+                "acceptance": config.acceptance,
+                "num_speculative_tokens": config.num_speculative_tokens,
+                "num_drafts": config.num_drafts,
+                "has_chat_template": tokenizer is not None and tokenizer.has_chat_template,
+                "max_tokens": self._settings.max_tokens,
+            },
         }
 
 

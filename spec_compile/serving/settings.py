@@ -22,6 +22,7 @@ class ServerSettings:
         max_concurrency: requests under `/v1` that are open at a time.
         request_seconds: after which a request ends.
         body_seconds: within which a body must have come in.
+        playground: whether `/` is a page to try the model on.
 
     Raises:
         ConfigError: a value that serves nobody.
@@ -37,11 +38,12 @@ class ServerSettings:
     max_concurrency: int = 256
     request_seconds: float = 600.0
     body_seconds: float = 30.0
+    playground: bool = True
 
     def __post_init__(self) -> None:
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.strip()):
             raise ConfigError("the API key must be ASCII text and not empty")
         for one in fields(self):
             value = getattr(self, one.name)
-            if isinstance(value, int | float) and not value > 0:
+            if isinstance(value, int | float) and value is not False and not value > 0:
                 raise ConfigError(f"{one.name}={value} must be greater than 0")
