@@ -18,6 +18,7 @@ import httpx
 from spec_compile.runtime.api import Decoder, load
 from spec_compile.runtime.async_decoder import AsyncDecoder
 from spec_compile.runtime.shared_decoder import SharedDecoder
+from spec_compile.runtime.tokenizer import BundleTokenizer
 from spec_compile.serving.server import Server
 from spec_compile.serving.settings import ServerSettings
 from tests.helpers.gate import GatedEngine
@@ -59,13 +60,23 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Decoder:
 
 @pytest.fixture
 def start(plain: Decoder) -> Iterator[StartServer]:
-    """`start(num_slots=..., **settings)`: a running server."""
+    """`start(num_slots=..., tokenizer=..., **settings)`: a running server."""
     started: list[tuple[Running, threading.Thread]] = []
 
-    def build(*, num_slots: int = 2, max_queue: int = 64, **settings: Any) -> Running:
+    def build(
+        *,
+        num_slots: int = 2,
+        max_queue: int = 64,
+        tokenizer: BundleTokenizer | None = None,
+        **settings: Any,
+    ) -> Running:
         engine = GatedEngine(plain.engine)
         shared = SharedDecoder(
-            plain.bundle, engine, plain.tokenizer, num_slots=num_slots, max_queue=max_queue
+            plain.bundle,
+            engine,
+            tokenizer or plain.tokenizer,
+            num_slots=num_slots,
+            max_queue=max_queue,
         )
         server = _Announced(
             AsyncDecoder(shared), ServerSettings(MODEL, **settings), port=0, drain_seconds=20
