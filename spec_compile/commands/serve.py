@@ -74,18 +74,7 @@ def run(args: argparse.Namespace) -> int:
     from spec_compile.runtime.async_decoder import AsyncDecoder
     from spec_compile.serving.server import serve
 
-    settings = ServerSettings(
-        model_name=args.model_name or Path(args.bundle).resolve().name,
-        api_key=args.api_key or os.environ.get(_KEY_VARIABLE) or None,
-        cors_origins=tuple(args.cors_origin),
-        max_body_bytes=args.max_body_bytes,
-        max_prompt_tokens=args.max_prompt_tokens,
-        max_tokens=args.max_tokens,
-        max_choices=args.max_choices,
-        max_concurrency=args.max_concurrency,
-        request_seconds=args.request_seconds,
-        playground=not args.no_playground,
-    )
+    settings = settings_of(args)
     _set_up_logging(args.verbose - args.quiet)
     decoder = AsyncDecoder.load(
         args.bundle,
@@ -97,6 +86,22 @@ def run(args: argparse.Namespace) -> int:
     )
     serve(decoder, settings, host=args.host, port=args.port, drain_seconds=args.drain_seconds)
     return 0
+
+
+def settings_of(args: argparse.Namespace) -> ServerSettings:
+    """What the arguments allow; the key may come from the environment."""
+    return ServerSettings(
+        model_name=args.model_name or Path(args.bundle).resolve().name,
+        api_key=args.api_key or os.environ.get(_KEY_VARIABLE) or None,
+        cors_origins=tuple(args.cors_origin),
+        max_body_bytes=args.max_body_bytes,
+        max_prompt_tokens=args.max_prompt_tokens,
+        max_tokens=args.max_tokens,
+        max_choices=args.max_choices,
+        max_concurrency=args.max_concurrency,
+        request_seconds=args.request_seconds,
+        playground=not args.no_playground,
+    )
 
 
 def _set_up_logging(verbosity: int) -> None:

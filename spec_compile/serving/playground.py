@@ -17,7 +17,8 @@ from starlette.routing import Route
 from spec_compile.runtime.token_kinds import TOKEN_KINDS
 
 _FILES = {
-    "playground.css": "text/css",
+    "base.css": "text/css",
+    "page.css": "text/css",
     "icon.svg": "image/svg+xml",
     "main.js": "text/javascript",
     "client.js": "text/javascript",

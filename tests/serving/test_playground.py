@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from urllib.parse import urljoin
 
 import pytest
 
+from spec_compile.commands import serve
 from spec_compile.runtime.token_kinds import TOKEN_KINDS
 from tests.serving.conftest import MODEL, Running, StartServer
 from tests.serving.test_refusals import error_of
@@ -32,7 +34,7 @@ def reachable(running: Running) -> dict[str, str]:
 def test_everything_comes_from_the_server_itself(running: Running) -> None:
     found = reachable(running)
     assert {"/", "/playground/main.js", "/playground/kinds.css"} <= set(found)
-    assert len(found) == 9
+    assert len(found) == 10
     for path, text in found.items():
         foreign = set(re.findall(r"https?://[^\s\"']+", text)) - {"http://www.w3.org/2000/svg"}
         assert not foreign, (path, foreign)
@@ -75,7 +77,7 @@ def test_kinds_are_those_of_the_runtime(running: Running) -> None:
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
 def test_tokens_can_be_read(running: Running, theme: int) -> None:
-    css = running.client.get("/playground/playground.css").text
+    css = running.client.get("/playground/base.css").text
     colours = re.findall(r"--panel: light-dark\((#\w{6}), (#\w{6})\)", css)
     ground = luminance(colours[0][theme])
     for kind in TOKEN_KINDS:
@@ -103,6 +105,13 @@ def test_the_page_can_be_left_out(start: StartServer) -> None:
     for path in ("/", "/playground/main.js"):
         error_of(running.client.get(path), 404)
     assert running.client.get("/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize("given", [[], ["--no-playground"]], ids=["by default", "left out"])
+def test_the_option_of_the_command(given: list[str]) -> None:
+    parser = argparse.ArgumentParser()
+    serve.add_arguments(parser)
+    assert serve.settings_of(parser.parse_args(["bundle", *given])).playground == (not given)
 
 
 def test_the_model_says_what_a_page_needs_to_know(running: Running) -> None:

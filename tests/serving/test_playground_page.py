@@ -161,6 +161,22 @@ def test_stop_cancels_the_request(start: StartServer, visit: OpenPage, how: str)
     assert running.shared.scheduler.snapshot().finished["cancelled"] == 1
 
 
+def test_stopped_before_the_first_token(start: StartServer, visit: OpenPage) -> None:
+    running = start()
+    page = visit(running)
+    page.wait_for_model()
+    page.run("document.querySelector('[value=chat]').click()")
+    running.engine.close()
+    page.fill(prompt="ab")
+    page.find("#send").click()
+    running.engine.wait_for_call()
+    page.find("#stop").click()
+    page.wait(lambda: page.text("#status") == "Stopped before the first token")
+    running.engine.open()
+    assert page.find("#prompt").get_property("value") == "ab"
+    assert page.find("#empty").is_displayed()
+
+
 def test_a_wrong_key_is_said_and_no_key_is_kept(start: StartServer, visit: OpenPage) -> None:
     page = visit(start(api_key="right"))
     page.wait(lambda: "asks for an API key" in page.text("#problem"))
