@@ -88,12 +88,12 @@ def _page() -> str:
 def _kinds_css() -> str:
     """Colours and underlines of the kinds."""
     rules = [
-        f".token.{kind.name} {{ --light: {kind.light}; --dark: {kind.dark}; "
-        f"--underline: {_underline(kind.underline)} }}"
+        f":root {{ --{kind.name}: light-dark({kind.light}, {kind.dark}) }}\n"
+        f".token.{kind.name} {{ color: var(--{kind.name}); --underline: {_line(kind.underline)} }}"
         for kind in TOKEN_KINDS
     ]
     return "\n".join([*rules, ""])
 
 
-def _underline(style: str) -> str:
+def _line(style: str) -> str:
     return style if style == "none" else f"underline {style}"

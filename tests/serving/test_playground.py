@@ -71,8 +71,9 @@ def test_kinds_are_those_of_the_runtime(running: Running) -> None:
     page, css = running.client.get("/").text, running.client.get("/playground/kinds.css").text
     for kind in TOKEN_KINDS:
         assert f'class="token {kind.name}">{kind.label}<' in page
+        assert f"--{kind.name}: light-dark({kind.light}, {kind.dark})" in css
         (rule,) = re.findall(rf"\.token\.{kind.name} {{(.*?)}}", css)
-        assert kind.light in rule and kind.dark in rule and kind.underline in rule
+        assert f"var(--{kind.name})" in rule and kind.underline in rule
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
