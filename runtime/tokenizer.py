@@ -61,6 +61,11 @@ class BundleTokenizer:
         """The id of the special token spelled `text`, or None."""
         return self._specials.get(text)
 
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `render_chat` can work."""
+        return self._chat_template is not None
+
     def render_chat(self, messages: Sequence[Message]) -> str:
         """The prompt that the model's chat template makes of `messages`, open for the answer.
 

@@ -20,8 +20,8 @@ from spec_compile.serving.answers import Answer, finish_reason, usage_of
 from spec_compile.serving.client import ClientGone, read_body, while_connected
 from spec_compile.serving.log import note
 from spec_compile.serving.metrics import Metrics
-from spec_compile.serving.problems import ApiError, explain, internal, invalid
-from spec_compile.serving.protocol import CompletionRequest, read_chat, read_completion
+from spec_compile.serving.problems import TOO_LONG, ApiError, explain, internal, invalid
+from spec_compile.serving.protocol import CompletionRequest, Requests
 from spec_compile.serving.settings import ServerSettings
 from spec_compile.serving.wire import DONE, event, to_json
 
@@ -36,22 +36,29 @@ class Completions:
         decoder: generates.
         settings: limits.
         metrics: notes what has ended.
+        requests: reads bodies.
     """
 
-    def __init__(self, decoder: AsyncDecoder, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        decoder: AsyncDecoder,
+        settings: ServerSettings,
+        metrics: Metrics,
+        requests: Requests,
+    ) -> None:
         self._decoder, self._settings, self._metrics = decoder, settings, metrics
-        self._greedy = decoder.manifest.config.acceptance == "greedy"
+        self._requests = requests
 
     async def text(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         body = await read_body(request, self._settings)
-        wanted = read_completion(body, self._settings, greedy=self._greedy)
+        wanted = self._requests.read_completion(body)
         return await self._serve(request, wanted, Answer(self._settings.model_name, chat=False))
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         body = await read_body(request, self._settings)
-        wanted = read_chat(body, self._settings, greedy=self._greedy)
+        wanted = self._requests.read_chat(body)
         return await self._serve(request, wanted, Answer(self._settings.model_name, chat=True))
 
     async def _serve(self, request: Request, wanted: CompletionRequest, answer: Answer) -> Response:
@@ -81,8 +88,8 @@ class Completions:
         most = self._settings.max_prompt_tokens
         longest = max(len(prompt) for prompt in prepared.prompts)
         if most is not None and longest > most:
-            code = "context_length_exceeded"
-            raise invalid(f"the prompt has {longest} tokens, more than {most}", "prompt", code)
+            message = f"the prompt has {longest} tokens, more than {most}"
+            raise invalid(message, "prompt", TOO_LONG)
         prompts = [prompt for prompt in prepared.prompts for _ in range(wanted.n)]
         return replace(prepared, prompts=prompts, seeds=prepared.options.row_seeds(len(prompts)))
 
