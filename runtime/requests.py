@@ -12,13 +12,13 @@ from typing import Any, TypedDict
 import numpy as np
 
 from spec_compile.config import LONGEST_NGRAM
-from spec_compile.errors import ConfigError, GenerationError
+from spec_compile.errors import ConfigError, GenerationError, PromptTooLongError
 from spec_compile.manifest import Manifest
 
 _SEED_BITS = 48  # below 2**53, so that every JSON reader keeps a reported seed exactly
-_MAX_TOP_K = 2**62
+MAX_TOP_K = 2**62
 _MAX_THREADS = 1024
-_LARGEST_FLOAT = float(np.finfo(np.float32).max)  # what a graph takes
+LARGEST_FLOAT = float(np.finfo(np.float32).max)  # what a graph takes
 _LOOKUP_OPTIONS = ("prompt_lookup_min", "prompt_lookup_max")
 _LONGEST_VALUE = 60  # characters of a refused value that a message shows
 
@@ -80,7 +80,7 @@ class GenerationOptions:
 
     def __post_init__(self) -> None:
         _whole("max_new_tokens", self.max_new_tokens, minimum=1)
-        _whole("top_k", self.top_k, minimum=0, maximum=_MAX_TOP_K)
+        _whole("top_k", self.top_k, minimum=0, maximum=MAX_TOP_K)
         temperature = _real("temperature", self.temperature)
         _require(temperature >= 0, "temperature", self.temperature, "0 (greedy) or more")
         _require(0 < _real("top_p", self.top_p) <= 1, "top_p", self.top_p, "in (0, 1]")
@@ -215,7 +215,7 @@ def check_prompt(prompt: Iterable[Any], manifest: Manifest) -> list[int]:
         )
     most = manifest.config.max_length - 1
     if len(token_ids) > most:
-        raise GenerationError(
+        raise PromptTooLongError(
             f"the prompt has {len(token_ids)} tokens and this bundle holds {most} plus one new "
             "token; shorten it, or export with a larger --max-length"
         )
@@ -273,7 +273,7 @@ def _real(name: str, value: Any) -> float:
         number = math.nan if no_number else float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    _require(abs(number) <= _LARGEST_FLOAT, name, value, "a finite number of float32")
+    _require(abs(number) <= LARGEST_FLOAT, name, value, "a finite number of float32")
     return number
 
 

@@ -47,6 +47,10 @@ class GenerationError(SpecCompileError):
     """A request cannot be served: a prompt, an option or the model's own numbers."""
 
 
+class PromptTooLongError(GenerationError):
+    """A prompt has more tokens than the bundle holds."""
+
+
 class QueueFullError(GenerationError):
     """A request was refused because too many wait already; it may be sent again later."""
 

@@ -5,13 +5,32 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from spec_compile.runtime.api import GenerationResult
 from spec_compile.runtime.row import CANCELLED, CAPACITY, DEADLINE, EOS, LENGTH, STOP
+from spec_compile.serving.bodies import (
+    ChatChoice,
+    ChatChunk,
+    ChatCompletion,
+    ChatDelta,
+    ChatPiece,
+    FinishReason,
+    Head,
+    TextChoice,
+    TextChunk,
+    TextCompletion,
+    TextPiece,
+    Usage,
+)
 from spec_compile.serving.problems import SERVER, ApiError
 
-_REASONS = {EOS: "stop", STOP: "stop", LENGTH: "length", CAPACITY: "length"}
+Chunk = TextChunk | ChatChunk
+_REASONS: dict[str, FinishReason] = {
+    EOS: "stop",
+    STOP: "stop",
+    LENGTH: "length",
+    CAPACITY: "length",
+}
 
 
 class Answer:
@@ -24,58 +43,100 @@ class Answer:
 
     def __init__(self, model: str, *, chat: bool) -> None:
         self._chat = chat
-        self._kind = "chat.completion" if chat else "text_completion"
         prefix = "chatcmpl" if chat else "cmpl"
-        self._head = {
-            "id": f"{prefix}-{secrets.token_hex(12)}",
-            "created": int(time.time()),
-            "model": model,
-        }
+        self._head = Head(
+            id=f"{prefix}-{secrets.token_hex(12)}", created=int(time.time()), model=model
+        )
 
-    def whole(self, results: Sequence[GenerationResult], usage: dict[str, int]) -> dict[str, Any]:
-        """The answer of a request that does not stream."""
-        choices = []
-        for index, result in enumerate(results):
-            text = result.text or ""
-            message = {"role": "assistant", "content": text}
-            said: dict[str, Any] = {"message": message} if self._chat else {"text": text}
-            choices.append(self._choice(index, said, finish_reason(result)))
-        return {"object": self._kind, **self._head, "choices": choices, "usage": usage}
+    def whole(
+        self, results: Sequence[GenerationResult], usage: Usage
+    ) -> TextCompletion | ChatCompletion:
+        """The answer of a request that does not stream.
 
-    def opening(self, index: int) -> dict[str, Any] | None:
+        Raises:
+            ApiError: an output was cut by the server.
+        """
+        if self._chat:
+            choices = [_chat_choice(index, result) for index, result in enumerate(results)]
+            return {"object": "chat.completion", **self._head, "choices": choices, "usage": usage}
+        texts = [_text_choice(index, result) for index, result in enumerate(results)]
+        return {"object": "text_completion", **self._head, "choices": texts, "usage": usage}
+
+    def opening(self, index: int) -> Chunk | None:
         """The chunk before the first piece of a choice, if this form has one."""
         if not self._chat:
             return None
-        delta = {"delta": {"role": "assistant", "content": ""}}
-        return self._chunk([self._choice(index, delta, None)])
+        return self._chat_chunk(index, {"role": "assistant", "content": ""}, None)
 
-    def piece(self, index: int, text: str) -> dict[str, Any]:
+    def piece(self, index: int, text: str) -> Chunk:
         """A chunk of text."""
-        said: dict[str, Any] = {"delta": {"content": text}} if self._chat else {"text": text}
-        return self._chunk([self._choice(index, said, None)])
+        if self._chat:
+            return self._chat_chunk(index, {"content": text}, None)
+        return self._text_chunk(index, text, None)
 
-    def closing(self, index: int, result: GenerationResult) -> dict[str, Any]:
+    def closing(self, index: int, result: GenerationResult) -> Chunk:
         """The chunk after the last piece of a choice.
 
         Raises:
             ApiError: the output was cut by the server.
         """
-        said: dict[str, Any] = {"delta": {}} if self._chat else {"text": ""}
-        return self._chunk([self._choice(index, said, finish_reason(result))])
+        reason = finish_reason(result)
+        if self._chat:
+            return self._chat_chunk(index, {}, reason)
+        return self._text_chunk(index, "", reason)
 
-    def usage(self, usage: dict[str, int]) -> dict[str, Any]:
+    def usage(self, usage: Usage) -> Chunk:
         """The chunk after the last choice, for those who asked for it."""
-        return {**self._chunk([]), "usage": usage}
+        chunk = self._chat_chunks([]) if self._chat else self._text_chunks([])
+        chunk["usage"] = usage
+        return chunk
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        kind = "chat.completion.chunk" if self._chat else self._kind
-        return {"object": kind, **self._head, "choices": choices}
+    def _chat_chunk(self, index: int, delta: ChatDelta, reason: FinishReason | None) -> ChatChunk:
+        piece = ChatPiece(index=index, delta=delta, logprobs=None, finish_reason=reason)
+        return self._chat_chunks([piece])
 
-    def _choice(self, index: int, said: dict[str, Any], reason: str | None) -> dict[str, Any]:
-        return {"index": index, **said, "logprobs": None, "finish_reason": reason}
+    def _text_chunk(self, index: int, text: str, reason: FinishReason | None) -> TextChunk:
+        piece = TextPiece(index=index, text=text, logprobs=None, finish_reason=reason)
+        return self._text_chunks([piece])
+
+    def _chat_chunks(self, pieces: list[ChatPiece]) -> ChatChunk:
+        return {
+            "object": "chat.completion.chunk",
+            "id": self._head["id"],
+            "created": self._head["created"],
+            "model": self._head["model"],
+            "choices": pieces,
+        }
+
+    def _text_chunks(self, pieces: list[TextPiece]) -> TextChunk:
+        return {
+            "object": "text_completion",
+            "id": self._head["id"],
+            "created": self._head["created"],
+            "model": self._head["model"],
+            "choices": pieces,
+        }
 
 
-def finish_reason(result: GenerationResult) -> str:
+def _chat_choice(index: int, result: GenerationResult) -> ChatChoice:
+    return {
+        "index": index,
+        "message": {"role": "assistant", "content": result.text or ""},
+        "logprobs": None,
+        "finish_reason": finish_reason(result),
+    }
+
+
+def _text_choice(index: int, result: GenerationResult) -> TextChoice:
+    return {
+        "index": index,
+        "text": result.text or "",
+        "logprobs": None,
+        "finish_reason": finish_reason(result),
+    }
+
+
+def finish_reason(result: GenerationResult) -> FinishReason:
     """OpenAI's word for how an output ended.
 
     Raises:
@@ -88,7 +149,7 @@ def finish_reason(result: GenerationResult) -> str:
     return _REASONS[result.finish_reason]
 
 
-def usage_of(results: Sequence[GenerationResult], n: int) -> dict[str, int]:
+def usage_of(results: Sequence[GenerationResult], n: int) -> Usage:
     """Tokens of prompts, each counted once, and of outputs."""
     prompt = sum(result.prompt_length for result in results[::n])
     completion = sum(len(result.token_ids) for result in results)

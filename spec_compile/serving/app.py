@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,15 +15,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spec_compile import __version__
 from spec_compile.errors import ConfigError
 from spec_compile.runtime.async_decoder import AsyncDecoder
+from spec_compile.serving.bodies import HealthReport, ModelCard, ModelList
 from spec_compile.serving.completions import Completions
 from spec_compile.serving.guard import Guard
 from spec_compile.serving.metrics import CONTENT_TYPE, Metrics
+from spec_compile.serving.openapi import openapi_document
 from spec_compile.serving.playground import playground_routes
 from spec_compile.serving.problems import ApiError
+from spec_compile.serving.protocol import Requests
 from spec_compile.serving.settings import ServerSettings
-from spec_compile.serving.token_report import EXTENSION
 from spec_compile.serving.wire import to_json
 
 
@@ -47,11 +50,16 @@ def create_app(
     Raises:
         ConfigError: the bundle has no tokenizer.
     """
-    if decoder.decoder.tokenizer is None:
+    tokenizer = decoder.decoder.tokenizer
+    if tokenizer is None:
         raise ConfigError("a server needs a tokenizer, and this bundle has none")
     metrics = Metrics(decoder.decoder.scheduler, settings.model_name)
-    completions = Completions(decoder, settings, metrics)
+    requests = Requests(settings, decoder.manifest)
+    completions = Completions(decoder, settings, metrics, requests)
     pages = _Pages(decoder, settings, metrics, readiness or Readiness())
+    document = openapi_document(
+        requests, settings, __version__, has_chat=tokenizer.has_chat_template
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -65,7 +73,7 @@ def create_app(
         middleware.append(
             Middleware(CORSMiddleware, allow_origins=list(settings.cors_origins), **cors)
         )
-    return Starlette(
+    app = Starlette(
         routes=[
             *(playground_routes() if settings.playground else ()),
             Route("/v1/completions", completions.text, methods=["POST"]),
@@ -76,11 +84,15 @@ def create_app(
             Route("/health/ready", pages.ready),
             Route("/health/live", pages.live),
             Route("/metrics", pages.metrics),
+            Route("/openapi.json", _constant(to_json(document))),
         ],
         middleware=middleware,
         exception_handlers={HTTPException: _http_error, ApiError: _api_error},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # one address each
+    app.state.document = document
+    return app
 
 
 class _Pages:
@@ -98,7 +110,7 @@ class _Pages:
         self._created = int(time.time())
 
     async def models(self, _: Request) -> Response:
-        return _json({"object": "list", "data": [self._model()]})
+        return _json(ModelList(object="list", data=[self._model()]))
 
     async def model(self, request: Request) -> Response:
         if request.path_params["name"] != self._settings.model_name:
@@ -107,17 +119,17 @@ class _Pages:
 
     async def live(self, _: Request) -> Response:
         alive = self._decoder.decoder.scheduler.is_running or self._readiness.draining
-        return _json({"status": "ok" if alive else "stopped"}, 200 if alive else 503)
+        return _json(HealthReport(status="ok" if alive else "stopped"), 200 if alive else 503)
 
     async def ready(self, _: Request) -> Response:
         if self._readiness.draining:
-            return _json({"status": "shutting down"}, 503)
+            return _json(HealthReport(status="shutting down"), 503)
         return await self.live(_)
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
 
-    def _model(self) -> dict[str, Any]:
+    def _model(self) -> ModelCard:
         config, tokenizer = self._decoder.manifest.config, self._decoder.decoder.tokenizer
         return {
             "id": self._settings.model_name,
@@ -125,7 +137,7 @@ class _Pages:
             "created": self._created,
             "owned_by": "spec-compile",
             "max_model_len": config.max_length,
-            EXTENSION: {
+            "spec_compile": {
                 "acceptance": config.acceptance,
                 "num_speculative_tokens": config.num_speculative_tokens,
                 "num_drafts": config.num_drafts,
@@ -142,7 +154,14 @@ async def _api_error(_: Request, error: Exception) -> Response:
 
 async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return ApiError(error.status_code, str(error.detail)).response()
+    return ApiError(error.status_code, str(error.detail), headers=error.headers).response()
+
+
+def _constant(body: bytes) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    async def page(_: Request) -> Response:
+        return Response(body, media_type="application/json")
+
+    return page
 
 
 def _json(value: object, status: int = 200) -> Response:

@@ -13,6 +13,7 @@ from spec_compile.serving.settings import ServerSettings
 from spec_compile.serving.wire import from_json
 
 T = TypeVar("T")
+_JSON = "application/json"
 
 
 class ClientGone(Exception):
@@ -23,9 +24,12 @@ async def read_body(request: Request, settings: ServerSettings) -> dict[str, Any
     """The JSON object that a client sent.
 
     Raises:
-        ApiError: too large, too slow, or not a JSON object.
+        ApiError: not announced as JSON, too large, too slow, or not a JSON object.
         ClientGone: it left before the end.
     """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != _JSON:  # a web page may send other kinds anywhere without asking
+        raise ApiError(415, f"the Content-Type must be {_JSON}", code="unsupported_media_type")
     try:
         async with asyncio.timeout(settings.body_seconds):
             body = await _read(request, settings.max_body_bytes)

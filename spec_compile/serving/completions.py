@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,12 +16,12 @@ from spec_compile.errors import SpecCompileError
 from spec_compile.runtime.api import GenerationResult
 from spec_compile.runtime.async_decoder import AsyncDecoder, AsyncStream
 from spec_compile.runtime.shared_decoder import Prepared
-from spec_compile.serving.answers import Answer, finish_reason, usage_of
+from spec_compile.serving.answers import Answer, Chunk, finish_reason, usage_of
 from spec_compile.serving.client import ClientGone, read_body, while_connected
 from spec_compile.serving.log import note
 from spec_compile.serving.metrics import Metrics
-from spec_compile.serving.problems import ApiError, explain, internal, invalid
-from spec_compile.serving.protocol import CompletionRequest, read_chat, read_completion
+from spec_compile.serving.problems import TOO_LONG, ApiError, explain, internal, invalid
+from spec_compile.serving.protocol import CompletionRequest, Requests
 from spec_compile.serving.settings import ServerSettings
 from spec_compile.serving.token_report import TokenReport, attach
 from spec_compile.serving.wire import DONE, event, to_json
@@ -38,22 +37,29 @@ class Completions:
         decoder: generates.
         settings: limits.
         metrics: notes what has ended.
+        requests: reads bodies.
     """
 
-    def __init__(self, decoder: AsyncDecoder, settings: ServerSettings, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        decoder: AsyncDecoder,
+        settings: ServerSettings,
+        metrics: Metrics,
+        requests: Requests,
+    ) -> None:
         self._decoder, self._settings, self._metrics = decoder, settings, metrics
-        self._greedy = decoder.manifest.config.acceptance == "greedy"
+        self._requests = requests
 
     async def text(self, request: Request) -> Response:
         """`POST /v1/completions`."""
         body = await read_body(request, self._settings)
-        wanted = read_completion(body, self._settings, greedy=self._greedy)
+        wanted = self._requests.read_completion(body)
         return await self._serve(request, wanted, Answer(self._settings.model_name, chat=False))
 
     async def chat(self, request: Request) -> Response:
         """`POST /v1/chat/completions`."""
         body = await read_body(request, self._settings)
-        wanted = read_chat(body, self._settings, greedy=self._greedy)
+        wanted = self._requests.read_chat(body)
         return await self._serve(request, wanted, Answer(self._settings.model_name, chat=True))
 
     async def _serve(self, request: Request, wanted: CompletionRequest, answer: Answer) -> Response:
@@ -85,8 +91,8 @@ class Completions:
         most = self._settings.max_prompt_tokens
         longest = max(len(prompt) for prompt in prepared.prompts)
         if most is not None and longest > most:
-            code = "context_length_exceeded"
-            raise invalid(f"the prompt has {longest} tokens, more than {most}", "prompt", code)
+            message = f"the prompt has {longest} tokens, more than {most}"
+            raise invalid(message, "prompt", TOO_LONG)
         prompts = [prompt for prompt in prepared.prompts for _ in range(wanted.n)]
         return replace(prepared, prompts=prompts, seeds=prepared.options.row_seeds(len(prompts)))
 
@@ -183,7 +189,7 @@ async def _results(streams: Streams) -> list[GenerationResult]:
 
 async def _bodies(
     index: int, stream: AsyncStream[str], answer: Answer, report: TokenReport | None
-) -> AsyncIterator[dict[str, Any]]:
+) -> AsyncIterator[Chunk]:
     """The chunks of one choice."""
     if (opening := answer.opening(index)) is not None:
         yield opening

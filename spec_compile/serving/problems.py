@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 from starlette.responses import Response
 
@@ -11,12 +11,15 @@ from spec_compile.errors import (
     ClosedError,
     ConfigError,
     GenerationError,
+    PromptTooLongError,
     QueueFullError,
     SpecCompileError,
 )
+from spec_compile.serving.bodies import ErrorBody
 from spec_compile.serving.wire import to_json
 
 INVALID, OVERLOADED, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
+TOO_LONG = "context_length_exceeded"
 _LONGEST_NAME = 60  # characters of a client's own text that a message repeats
 
 
@@ -29,6 +32,7 @@ class ApiError(Exception):
         kind: `type` of the error.
         param: the field at fault.
         code: for programs.
+        headers: more than the status asks for.
     """
 
     def __init__(
@@ -39,23 +43,26 @@ class ApiError(Exception):
         kind: str = INVALID,
         param: str | None = None,
         code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.kind, self.param, self.code = status, kind, param, code
+        self._headers = dict(headers or {})
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> ErrorBody:
         """What the client reads."""
-        error = {
-            "message": str(self),
-            "type": self.kind,
-            "param": self.param,
-            "code": self.code,
+        return {
+            "error": {
+                "message": str(self),
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
         }
-        return {"error": error}
 
     def response(self) -> Response:
         """The whole answer."""
-        headers = {"Retry-After": "1"} if self.status in (429, 503) else {}
+        headers = self._headers | ({"Retry-After": "1"} if self.status in (429, 503) else {})
         if self.status in (408, 413):
             headers["Connection"] = "close"  # the rest of the body stays unread
         if self.status == 401:
@@ -79,6 +86,8 @@ def explain(error: SpecCompileError) -> ApiError:
         return ApiError(429, str(error), kind=OVERLOADED, code="queue_full")
     if isinstance(error, ClosedError):
         return ApiError(503, "the server is shutting down", kind=SERVER, code="unavailable")
+    if isinstance(error, PromptTooLongError):
+        return invalid(str(error), code=TOO_LONG)
     if isinstance(error, ConfigError | GenerationError):
         return invalid(str(error))
     if isinstance(error, BackendError):

@@ -1,4 +1,8 @@
-"""OpenAI's request bodies: fields that are served, fields that are refused by name."""
+"""OpenAI's request bodies: every field that is served, and every one that is refused by name.
+
+The tables of this file are the only list of fields: bodies are read by them, and the server's
+OpenAPI document is written from them.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +11,31 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from spec_compile.runtime.requests import Options
+from spec_compile.manifest import Manifest
+from spec_compile.runtime.requests import (
+    LARGEST_FLOAT,
+    MAX_TOP_K,
+    GenerationOptions,
+    Options,
+)
 from spec_compile.runtime.tokenizer import Message
-from spec_compile.serving.problems import ApiError, invalid, shown
+from spec_compile.serving.kinds import (
+    Field,
+    Flag,
+    Kind,
+    ListOf,
+    Nothing,
+    Object,
+    OneOf,
+    Real,
+    Schema,
+    Text,
+    TextOr,
+    Whole,
+)
+from spec_compile.serving.problems import TOO_LONG, ApiError, invalid, shown
 from spec_compile.serving.settings import ServerSettings
 
-_SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos")
-_SHARED = frozenset(
-    {*_SAMPLING, "model", "n", "stream", "stream_options", "max_tokens", "user", "speculative"}
-    | {"return_token_kinds"}
-)
-COMPLETION_FIELDS = _SHARED | {"prompt"}
-CHAT_FIELDS = _SHARED | {"messages", "max_completion_tokens"}
 # Fields that are not served, and the values that ask for nothing.
 _NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
     {
@@ -42,7 +59,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = MappingProxyType(
 )
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 _DEFAULT_MAX_TOKENS = 16  # of OpenAI's text completions
-_MAX_STOPS = 16
+_MAX_STOPS, _LONGEST_STOP = 16, 256
+_MAX_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -68,187 +86,192 @@ class CompletionRequest:
     token_kinds: bool
 
 
-def read_completion(
-    body: Mapping[str, Any], settings: ServerSettings, *, greedy: bool
-) -> CompletionRequest:
-    """The body of `/v1/completions`.
+class Requests:
+    """Reads the bodies of one server's requests.
 
     Args:
-        body: its fields.
         settings: limits.
-        greedy: whether the bundle can do nothing else, which makes temperature 0 the default.
-
-    Raises:
-        ApiError: a field that is missing, wrong or not served.
+        manifest: of the bundle, whose vocabulary, length and rule set limits too.
     """
-    body = _known(body, COMPLETION_FIELDS)
-    prompts = _prompts(body.get("prompt"))
-    return _request(body, settings, greedy, prompts, (), _DEFAULT_MAX_TOKENS)
 
+    def __init__(self, settings: ServerSettings, manifest: Manifest) -> None:
+        self._settings = settings
+        longest = manifest.config.max_length - 1
+        if settings.max_prompt_tokens is not None:
+            longest = min(longest, settings.max_prompt_tokens)
+        prompt = _Prompt(longest, Whole(0, manifest.vocab_size - 1), settings.max_choices)
+        self._options = _options(greedy=manifest.config.acceptance == "greedy")
+        common = {
+            "model": Field(_Model(settings.model_name), "The model's name.", required=True),
+            **self._options,
+            **_answer_fields(settings),
+        }
+        budget = Whole(1, settings.max_tokens)
+        most = min(_DEFAULT_MAX_TOKENS, settings.max_tokens)
+        about = "Most tokens of an answer."
+        self.completion = Object(
+            {
+                "prompt": Field(prompt, "Texts or token ids, one or a list.", required=True),
+                "max_tokens": Field(budget, about, default=most),
+                **common,
+                **_neutral(),
+            }
+        )
+        self.chat = Object(
+            {
+                "messages": Field(ListOf(_MESSAGE, 1), "Oldest first.", required=True),
+                "max_tokens": Field(budget, f"{about} Default: as many as the server allows."),
+                "max_completion_tokens": Field(budget, "Newer name of max_tokens; give one."),
+                **common,
+                **_neutral(),
+            }
+        )
 
-def read_chat(
-    body: Mapping[str, Any], settings: ServerSettings, *, greedy: bool
-) -> CompletionRequest:
-    """The body of `/v1/chat/completions`; arguments and errors as `read_completion`."""
-    body = dict(_known(body, CHAT_FIELDS))
-    if "max_completion_tokens" in body:
-        if "max_tokens" in body:
+    def read_completion(self, body: object) -> CompletionRequest:
+        """The body of `/v1/completions`.
+
+        Raises:
+            ApiError: a field that is missing, wrong or not served.
+        """
+        read = self.completion.read("", body)
+        return self._request(read, read["prompt"], (), read["max_tokens"])
+
+    def read_chat(self, body: object) -> CompletionRequest:
+        """The body of `/v1/chat/completions`; errors as `read_completion`."""
+        read = self.chat.read("", body)
+        if "max_tokens" in read and "max_completion_tokens" in read:
             raise invalid("give max_tokens or max_completion_tokens, not both", "max_tokens")
-        body["max_tokens"] = body.pop("max_completion_tokens")
-    return _request(body, settings, greedy, (), _messages(body.get("messages")), None)
+        most = read.get("max_completion_tokens", read.get("max_tokens", self._settings.max_tokens))
+        return self._request(read, (), [_message(one) for one in read["messages"]], most)
 
-
-def _known(body: Mapping[str, Any], names: frozenset[str]) -> Mapping[str, Any]:
-    """The fields that are given; null means not given, as OpenAI's clients send it."""
-    given = {name: value for name, value in body.items() if value is not None}
-    for name, value in given.items():
-        if name in names:
-            continue
-        if any(type(value) is type(one) and value == one for one in _neutral(name)):
-            continue
-        raise invalid(f"the field {shown(name)} is not supported here", _param(name), "unsupported")
-    return {name: value for name, value in given.items() if name in names}
-
-
-def _neutral(name: str) -> tuple[Any, ...]:
-    values = _NEUTRAL.get(name, ())
-    return values + tuple(float(v) for v in values if type(v) is int)
-
-
-def _param(name: str) -> str:
-    return name if len(name) <= 60 else f"{name[:60]}..."
-
-
-def _request(
-    body: Mapping[str, Any],
-    settings: ServerSettings,
-    greedy: bool,
-    prompts: Sequence[str | list[int]],
-    messages: Sequence[Message],
-    default_max_tokens: int | None,
-) -> CompletionRequest:
-    _check_model(body.get("model"), settings)
-    n = _whole(body, "n", 1, settings.max_choices)
-    if n * max(len(prompts), 1) > settings.max_choices:
-        raise invalid(f"prompts times n must be at most {settings.max_choices}", "n")
-    default = settings.max_tokens if default_max_tokens is None else default_max_tokens
-    most = _whole(body, "max_tokens", min(default, settings.max_tokens), settings.max_tokens)
-    stream = _flag(body, "stream")
-    options: dict[str, Any] = {
-        name: body[name] for name in (*_SAMPLING, "speculative") if name in body
-    }
-    options.setdefault("temperature", 0.0 if greedy else 1.0)
-    options["max_new_tokens"] = most
-    _check_options(options)
-    if not isinstance(body.get("user", ""), str):
-        raise invalid("user must be a string", "user")
-    return CompletionRequest(
-        prompts=prompts,
-        messages=messages,
-        options=options,  # type: ignore[arg-type]
-        n=n,
-        stream=stream,
-        include_usage=_include_usage(body.get("stream_options"), stream),
-        token_kinds=_flag(body, "return_token_kinds"),
-    )
-
-
-def _check_model(model: object, settings: ServerSettings) -> None:
-    if model is None:
-        raise invalid("you must name a model", "model")
-    if model != settings.model_name:
-        raise ApiError(
-            404, f"the model {shown(model)} does not exist", param="model", code="model_not_found"
+    def _request(
+        self,
+        read: Mapping[str, Any],
+        prompts: Sequence[str | list[int]],
+        messages: Sequence[Message],
+        max_tokens: int,
+    ) -> CompletionRequest:
+        most, n = self._settings.max_choices, read["n"]
+        if n * max(len(prompts), 1) > most:
+            raise invalid(f"prompts times n must be at most {most}", "n")
+        if "stream_options" in read and not read["stream"]:
+            raise invalid("stream_options needs stream", "stream_options")
+        options = {name: read[name] for name in self._options if name in read}
+        options["max_new_tokens"] = max_tokens
+        return CompletionRequest(
+            prompts=prompts,
+            messages=messages,
+            options=options,  # type: ignore[arg-type]
+            n=n,
+            stream=read["stream"],
+            include_usage=read.get("stream_options", {}).get("include_usage", False),
+            token_kinds=read["return_token_kinds"],
         )
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
-    """Refuse what JSON can say and a number of ours cannot; ranges are the runtime's to check."""
-    seed, stop = options.get("seed", 0), options.get("stop", ())
-    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
-        raise invalid("seed must be a whole number of 0 to 2**63 - 1", "seed")
-    stops = [stop] if isinstance(stop, str) else stop
-    if not isinstance(stops, list | tuple) or len(stops) > _MAX_STOPS:
-        raise invalid(f"stop must be a string or a list of at most {_MAX_STOPS}", "stop")
+def _options(*, greedy: bool) -> dict[str, Field]:
+    """Fields that are options of the runtime, by the same names."""
+    warmth = Real(0.0, 0.0 if greedy else LARGEST_FLOAT)
+    stop = Text(1, _LONGEST_STOP)
+    usual = GenerationOptions()
+    return {
+        "temperature": Field(warmth, "0 is greedy.", default=0.0 if greedy else 1.0),
+        "top_p": Field(
+            Real(0.0, 1.0, above=True), "Keep this mass of the likeliest.", default=usual.top_p
+        ),
+        "top_k": Field(Whole(0, MAX_TOP_K), "Keep the k likeliest; 0 is off.", default=usual.top_k),
+        "min_p": Field(
+            Real(0.0, 1.0, below=True), "Keep tokens of this part of the likeliest's probability."
+        ),
+        "seed": Field(Whole(0, _MAX_SEED), "Choice i draws from seed + i; fresh if not given."),
+        "stop": Field(TextOr(stop, ListOf(stop, 0, _MAX_STOPS)), "Ends the output before it."),
+        "ignore_eos": Field(Flag(), "Go on after the end of text."),
+        "speculative": Field(Flag(), "False decodes with the target model alone."),
+    }
 
 
-def _include_usage(options: object, stream: bool) -> bool:
-    if options is None:
-        return False
-    if not stream or not isinstance(options, dict):
-        raise invalid("stream_options must be an object, with stream", "stream_options")
-    for name in options:
-        if name != "include_usage":
-            raise invalid(
-                f"the field {shown(name)} of stream_options is not supported", "stream_options"
-            )
-    return _flag(options, "include_usage")
+def _answer_fields(settings: ServerSettings) -> dict[str, Field]:
+    usage = Field(Flag(), "Whether a chunk with the usage is the last.", default=False)
+    return {
+        "n": Field(Whole(1, settings.max_choices), "Outputs of each prompt.", default=1),
+        "stream": Field(Flag(), "Whether pieces are sent as they come.", default=False),
+        "stream_options": Field(Object({"include_usage": usage}), "Needs stream."),
+        "return_token_kinds": Field(
+            Flag(), "Whether choices tell how each token came about.", default=False
+        ),
+        "user": Field(Text(), "Not used."),
+    }
 
 
-def _prompts(prompt: object) -> list[str | list[int]]:
-    wanted = invalid("prompt must be a string, token ids, or a list of either", "prompt")
-    if isinstance(prompt, str):
-        return [prompt]
-    if not isinstance(prompt, list) or not prompt:
-        raise wanted
-    if all(_is_id(token) for token in prompt):
-        return [prompt]
-    if all(isinstance(one, str) for one in prompt):
-        return prompt
-    if all(isinstance(one, list) and all(_is_id(token) for token in one) for one in prompt):
-        return prompt
-    raise wanted
+def _neutral() -> dict[str, Field]:
+    about = "Not served; these values ask for nothing."
+    return {name: Field(Nothing(values), about) for name, values in _NEUTRAL.items()}
 
 
-def _messages(messages: object) -> list[Message]:
-    if not isinstance(messages, list) or not messages:
-        raise invalid("messages must be a list of at least one message", "messages")
-    return [_message(f"messages[{place}]", one) for place, one in enumerate(messages)]
+_PART = Object(
+    {
+        "type": Field(OneOf(("text",)), "Text alone is served.", required=True),
+        "text": Field(Text(), "The text.", required=True),
+    }
+)
+_MESSAGE: Kind = Object(
+    {
+        "role": Field(OneOf(_ROLES), "Who speaks.", required=True),
+        "content": Field(TextOr(Text(), ListOf(_PART)), "Text, or parts of it.", required=True),
+        "name": Field(Text(), "Who speaks, more precisely."),
+    },
+    idle=(None, []),
+)
 
 
-def _message(where: str, message: object) -> Message:
-    if not isinstance(message, dict):
-        raise invalid(f"{where} must be an object", where)
-    for name, value in message.items():
-        if name not in ("role", "content", "name") and value not in (None, []):
-            raise invalid(f"the field {shown(name)} of {where} is not supported", where)
-    if message.get("role") not in _ROLES:
-        raise invalid(f"{where}.role must be one of {', '.join(_ROLES)}", f"{where}.role")
-    name = message.get("name")
-    if not isinstance(name, str | None):
-        raise invalid(f"{where}.name must be a string", f"{where}.name")
-    read = {"role": message["role"], "content": _content(where, message.get("content"))}
-    return read if name is None else {**read, "name": name}
+def _message(read: Mapping[str, Any]) -> Message:
+    content = read["content"]
+    if not isinstance(content, str):
+        content = "".join(part["text"] for part in content)
+    return {**read, "content": content}
 
 
-def _content(where: str, content: object) -> str:
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise invalid(f"{where}.content must be a string or a list of text parts", where)
-    texts = []
-    for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text":
-            raise invalid(f"{where}.content may have parts of the type 'text' alone", where)
-        if not isinstance(part.get("text"), str):
-            raise invalid(f"a text part of {where}.content has no text", where)
-        texts.append(part["text"])
-    return "".join(texts)
+@dataclass(frozen=True)
+class _Model:
+    name: str
+
+    def read(self, where: str, value: Any) -> str:
+        if value != self.name:
+            message = f"the model {shown(value)} does not exist"
+            raise ApiError(404, message, param=where, code="model_not_found")
+        return self.name
+
+    def schema(self) -> Schema:
+        return {"type": "string", "enum": [self.name]}
 
 
-def _whole(body: Mapping[str, Any], name: str, default: int, most: int) -> int:
-    value = body.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise invalid(f"{name} must be a whole number of 1 to {most}", name)
-    return value
+@dataclass(frozen=True)
+class _Prompt:
+    """Prompts, always as a list; the runtime counts the tokens of texts."""
 
+    longest: int
+    token: Whole
+    most: int
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
-    value = body.get(name, False)
-    if not isinstance(value, bool):
-        raise invalid(f"{name} must be true or false", name)
-    return value
+    def read(self, where: str, value: Any) -> list[Any]:
+        if isinstance(value, str):
+            return [Text(1).read(where, value)]
+        if not isinstance(value, list) or not value:
+            raise invalid(f"{where} must be a string, token ids, or a list of either", where)
+        if not isinstance(value[0], str | list):
+            return [self._ids(where, value)]
+        if len(value) > self.most:
+            raise invalid(f"prompts times n must be at most {self.most}", "n")
+        read_one = Text(1).read if isinstance(value[0], str) else self._ids
+        return [read_one(f"{where}[{place}]", one) for place, one in enumerate(value)]
 
+    def schema(self) -> Schema:
+        text, ids = Text(1), ListOf(self.token, 1, self.longest)
+        kinds = (text, ids, ListOf(text, 1, self.most), ListOf(ids, 1, self.most))
+        return {"anyOf": [kind.schema() for kind in kinds]}
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    def _ids(self, where: str, value: Any) -> list[int]:
+        if isinstance(value, list) and len(value) > self.longest:
+            message = f"{where} has {len(value)} tokens, more than {self.longest}"
+            raise invalid(message, where, TOO_LONG)
+        return ListOf(self.token, 1).read(where, value)

@@ -83,7 +83,8 @@ def test_a_client_that_leaves_frees_its_slot(start: StartServer, stream: bool) -
     running.engine.close()
     host, port = running.server.address
     body = json.dumps({**LONG, "stream": stream}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+    head += "Content-Type: application/json\r\n\r\n"
     with socket.create_connection((host, port)) as leaving:
         leaving.sendall(head.encode() + body)
         running.engine.wait_for_call()

@@ -14,6 +14,7 @@ from spec_compile.errors import ConfigError
 from spec_compile.serving.settings import ServerSettings
 from tests.serving.conftest import MODEL, Running, StartServer
 
+JSON = {"Content-Type": "application/json"}
 TEXT: dict[str, Any] = {"model": MODEL, "prompt": "ab", "max_tokens": 2}
 CHAT: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "a"}]}
 
@@ -68,13 +69,13 @@ def test_fields_that_ask_for_nothing(running: Running) -> None:
     [
         ({"prompt": None}, "prompt"),
         ({"prompt": []}, "prompt"),
-        ({"prompt": [1, "a"]}, "prompt"),
-        ({"prompt": [[1], []]}, None),
-        ({"prompt": ""}, None),
-        ({"prompt": [99]}, None),
-        ({"prompt": [10**30]}, None),
+        ({"prompt": [1, "a"]}, "prompt[1]"),
+        ({"prompt": [[1], []]}, "prompt[1]"),
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": [99]}, "prompt[0]"),
+        ({"prompt": [10**30]}, "prompt[0]"),
         ({"prompt": "a" * 200}, None),
-        ({"prompt": "\ud800"}, None),
+        ({"prompt": "\ud800"}, "prompt"),
         ({"prompt": ["a"] * 17}, "n"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 2.5}, "max_tokens"),
@@ -85,18 +86,19 @@ def test_fields_that_ask_for_nothing(running: Running) -> None:
         ({"seed": -1}, "seed"),
         ({"seed": 2**64}, "seed"),
         ({"seed": [1]}, "seed"),
-        ({"temperature": -1}, None),
-        ({"temperature": "hot"}, None),
-        ({"temperature": 1e300}, None),
-        ({"top_p": 0}, None),
-        ({"top_k": 1.5}, None),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": 1e300}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": 1.5}, "top_k"),
         ({"stop": 3}, "stop"),
-        ({"stop": [""]}, None),
+        ({"stop": [""]}, "stop[0]"),
         ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": "a" * 257}, "stop"),
         ({"stream": 1}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
-        ({"stream": True, "stream_options": {"other": 1}}, "stream_options"),
-        ({"ignore_eos": "yes"}, None),
+        ({"stream": True, "stream_options": {"other": 1}}, "stream_options.other"),
+        ({"ignore_eos": "yes"}, "ignore_eos"),
         ({"user": 3}, "user"),
         ({"\ud800": 3}, "\ud800"),
         ({"model": None}, "model"),
@@ -104,7 +106,7 @@ def test_fields_that_ask_for_nothing(running: Running) -> None:
 )
 def test_bad_values(running: Running, change: dict[str, Any], param: str | None) -> None:
     body = json.dumps({**TEXT, **change})
-    error = error_of(running.client.post("/v1/completions", content=body), 400)
+    error = error_of(running.client.post("/v1/completions", content=body, headers=JSON), 400)
     assert error["param"] == param
 
 
@@ -149,25 +151,26 @@ def test_bad_messages(running: Running, messages: Any) -> None:
 )
 def test_bodies_that_are_no_json_object(running: Running, body: bytes) -> None:
     for path in ("/v1/completions", "/v1/chat/completions"):
-        error_of(running.client.post(path, content=body), 400)
+        error_of(running.client.post(path, content=body, headers=JSON), 400)
     assert running.client.get("/health").status_code == 200
 
 
 def test_huge_bodies(start: StartServer) -> None:
     running = start(max_body_bytes=1000)
     body = json.dumps({**TEXT, "prompt": "a" * 1000}).encode()
-    error_of(running.client.post("/v1/completions", content=body), 413)
+    error_of(running.client.post("/v1/completions", content=body, headers=JSON), 413)
 
     def parts() -> Iterator[bytes]:
         yield from (body[place : place + 100] for place in range(0, len(body), 100))
 
-    error_of(running.client.post("/v1/completions", content=parts()), 413)
+    error_of(running.client.post("/v1/completions", content=parts(), headers=JSON), 413)
     assert running.client.post("/v1/completions", json=TEXT).status_code == 200
 
 
 def test_a_body_that_does_not_come(start: StartServer) -> None:
     running = start(body_seconds=0.05)
-    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n"
+    head += b"Content-Type: application/json\r\n\r\n"
     with socket.create_connection(running.server.address) as connection:
         connection.sendall(head + b"{")
         with connection.makefile("rb") as file:
