@@ -177,22 +177,25 @@ async def _results(streams: Streams) -> list[GenerationResult]:
 
 
 async def _chunks(streams: Streams, answer: Answer) -> AsyncIterator[bytes]:
-    """Chunks of all choices, as they come."""
-    queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+    """Chunks of all choices, as they come.
+
+    Few wait at a time: behind a slow reader, text stays tokens in its row, and goes out at once.
+    """
+    queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(len(streams))
 
     async def forward(index: int, stream: AsyncStream[str]) -> None:
         try:
             if (opening := answer.opening(index)) is not None:
-                queue.put_nowait(event(opening))
+                await queue.put(event(opening))
             async for piece in stream:
-                queue.put_nowait(event(answer.piece(index, piece)))
-            queue.put_nowait(event(answer.closing(index, stream.result)))
-            queue.put_nowait(None)
+                await queue.put(event(answer.piece(index, piece)))
+            await queue.put(event(answer.closing(index, stream.result)))
+            await queue.put(None)
         except (SpecCompileError, ApiError) as error:
-            queue.put_nowait(error)
+            await queue.put(error)
         except Exception:  # noqa: BLE001 - whoever waits must hear of it
             _LOG.exception("a stream failed")
-            queue.put_nowait(internal())
+            await queue.put(internal())
 
     tasks = [asyncio.create_task(forward(i, stream)) for i, stream in enumerate(streams)]
     try:
