@@ -48,18 +48,23 @@ def _add_limits(parser: argparse.ArgumentParser) -> None:
         ("max_tokens", "that a request may ask for"),
         ("max_choices", "outputs of one request"),
         ("max_concurrency", "requests open at a time"),
+        ("max_connections", "open at a time, idle ones included"),
     ):
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(
             option, type=int, default=getattr(defaults, name), metavar="N", help=about
         )
-    parser.add_argument(
-        "--request-seconds",
-        type=float,
-        default=defaults.request_seconds,
-        metavar="S",
-        help="after which a request ends",
-    )
+    for name, about in (
+        ("request_seconds", "after which a request ends"),
+        ("head_seconds", "for a request's line and headers to come in"),
+        ("body_seconds", "for a body to come in"),
+        ("send_seconds", "after which a client that takes nothing of its answer is left"),
+        ("idle_seconds", "that a connection stays open between two requests"),
+    ):
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(
+            option, type=float, default=getattr(defaults, name), metavar="S", help=about
+        )
     parser.add_argument(
         "--drain-seconds",
         type=int,
@@ -99,7 +104,12 @@ def settings_of(args: argparse.Namespace) -> ServerSettings:
         max_tokens=args.max_tokens,
         max_choices=args.max_choices,
         max_concurrency=args.max_concurrency,
+        max_connections=args.max_connections,
         request_seconds=args.request_seconds,
+        head_seconds=args.head_seconds,
+        body_seconds=args.body_seconds,
+        send_seconds=args.send_seconds,
+        idle_seconds=args.idle_seconds,
         playground=not args.no_playground,
     )
 

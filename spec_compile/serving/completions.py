@@ -210,20 +210,23 @@ async def _bodies(
 async def _chunks(
     streams: Streams, answer: Answer, reports: Sequence[TokenReport]
 ) -> AsyncIterator[bytes]:
-    """Chunks of all choices, as they come."""
-    queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+    """Chunks of all choices, as they come.
+
+    Few wait at a time: behind a slow reader, text stays tokens in its row, and goes out at once.
+    """
+    queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue(len(streams))
 
     async def forward(index: int, stream: AsyncStream[str]) -> None:
         report = reports[index] if reports else None
         try:
             async for body in _bodies(index, stream, answer, report):
-                queue.put_nowait(event(body))
-            queue.put_nowait(None)
+                await queue.put(event(body))
+            await queue.put(None)
         except (SpecCompileError, ApiError) as error:
-            queue.put_nowait(error)
+            await queue.put(error)
         except Exception:  # noqa: BLE001 - whoever waits must hear of it
             _LOG.exception("a stream failed")
-            queue.put_nowait(internal())
+            await queue.put(internal())
 
     tasks = [asyncio.create_task(forward(i, stream)) for i, stream in enumerate(streams)]
     try:

@@ -15,11 +15,11 @@ import uvicorn
 from spec_compile.errors import SpecCompileError
 from spec_compile.runtime.async_decoder import AsyncDecoder
 from spec_compile.serving.app import Readiness, create_app
+from spec_compile.serving.connection import HEAD_BYTES, connection_class
 from spec_compile.serving.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_HEADER_BYTES = 65536
 
 
 class Server(uvicorn.Server):
@@ -47,15 +47,16 @@ class Server(uvicorn.Server):
             create_app(decoder, settings, self._readiness),
             host=host,
             port=port,
-            http="h11",
+            http=connection_class(settings),
             ws="none",
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=settings.idle_seconds,  # type: ignore[arg-type]
             timeout_graceful_shutdown=drain_seconds,
-            h11_max_incomplete_event_size=_HEADER_BYTES,
+            h11_max_incomplete_event_size=HEAD_BYTES,
         )
         super().__init__(config)
 

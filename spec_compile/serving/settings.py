@@ -20,8 +20,12 @@ class ServerSettings:
         max_tokens: most tokens that a request may ask for, per choice.
         max_choices: most outputs of one request: prompts times `n`.
         max_concurrency: requests under `/v1` that are open at a time.
+        max_connections: that are open at a time, idle ones included.
         request_seconds: after which a request ends.
+        head_seconds: within which a request's line and headers must have come in.
         body_seconds: within which a body must have come in.
+        send_seconds: after which a client that takes nothing of its answer is left.
+        idle_seconds: that a connection stays open between two requests.
         playground: whether `/` is a page to try the model on.
 
     Raises:
@@ -36,8 +40,12 @@ class ServerSettings:
     max_tokens: int = 4096
     max_choices: int = 16
     max_concurrency: int = 256
+    max_connections: int = 1000
     request_seconds: float = 600.0
+    head_seconds: float = 10.0
     body_seconds: float = 30.0
+    send_seconds: float = 60.0
+    idle_seconds: float = 5.0
     playground: bool = True
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ Schemathesis derives requests from the document, such as fit it and such as do n
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -65,7 +66,8 @@ def test_requests_of_every_kind(chatting_bundle: Path, tmp_path: Path) -> None:
     with ServerProcess(chatting_bundle, *OPTIONS) as server:
         found = subprocess.run(
             [*command, f"{server.url}/openapi.json", "--no-color"],
-            cwd=ROOT,
+            cwd=tmp_path,  # it leaves a cache where it runs
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
             text=True,
             check=False,

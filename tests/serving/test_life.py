@@ -77,8 +77,9 @@ def test_a_request_that_takes_too_long(start: StartServer) -> None:
     assert lines[-1] == "data: [DONE]"
 
 
+@pytest.mark.parametrize("more", [b"", b"G"], ids=["", "pipelined"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_slot(start: StartServer, stream: bool) -> None:
+def test_a_client_that_leaves_frees_its_slot(start: StartServer, stream: bool, more: bytes) -> None:
     running = start(num_slots=1)
     running.engine.close()
     host, port = running.server.address
@@ -86,7 +87,7 @@ def test_a_client_that_leaves_frees_its_slot(start: StartServer, stream: bool) -
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
     head += "Content-Type: application/json\r\n\r\n"
     with socket.create_connection((host, port)) as leaving:
-        leaving.sendall(head.encode() + body)
+        leaving.sendall(head.encode() + body + more)
         running.engine.wait_for_call()
     while not any(t.row.finished for t in running.shared.scheduler._seated()):
         os.sched_yield()  # the server notices while the engine stands still
