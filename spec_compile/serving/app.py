@@ -26,15 +26,9 @@ from spec_compile.serving.openapi import openapi_document
 from spec_compile.serving.playground import playground_routes
 from spec_compile.serving.problems import ApiError
 from spec_compile.serving.protocol import Requests
+from spec_compile.serving.readiness import Readiness
 from spec_compile.serving.settings import ServerSettings
 from spec_compile.serving.wire import to_json
-
-
-class Readiness:
-    """Whether new requests are welcome: switched off while the server shuts down."""
-
-    def __init__(self) -> None:
-        self.draining = False
 
 
 def create_app(
@@ -54,9 +48,10 @@ def create_app(
     if tokenizer is None:
         raise ConfigError("a server needs a tokenizer, and this bundle has none")
     metrics = Metrics(decoder.decoder.scheduler, settings.model_name)
+    readiness = readiness or Readiness()
     requests = Requests(settings, decoder.manifest)
-    completions = Completions(decoder, settings, metrics, requests)
-    pages = _Pages(decoder, settings, metrics, readiness or Readiness())
+    completions = Completions(decoder, settings, metrics, requests, readiness)
+    pages = _Pages(decoder, settings, metrics, readiness)
     document = openapi_document(
         requests, settings, __version__, has_chat=tokenizer.has_chat_template
     )
@@ -118,16 +113,22 @@ class _Pages:
         return _json(self._model())
 
     async def live(self, _: Request) -> Response:
-        alive = self._decoder.decoder.scheduler.is_running or self._readiness.draining
-        return _json(HealthReport(status="ok" if alive else "stopped"), 200 if alive else 503)
+        if not self._is_alive():
+            return _json(HealthReport(status="stopped"), 503)
+        return _json(HealthReport(status="ok"))
 
     async def ready(self, _: Request) -> Response:
         if self._readiness.draining:
             return _json(HealthReport(status="shutting down"), 503)
+        if self._is_alive() and not await self._readiness.engine_works(self._decoder):
+            return _json(HealthReport(status="engine failing"), 503)
         return await self.live(_)
 
     async def metrics(self, _: Request) -> Response:
         return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    def _is_alive(self) -> bool:
+        return self._decoder.decoder.scheduler.is_running or self._readiness.draining
 
     def _model(self) -> ModelCard:
         config, tokenizer = self._decoder.manifest.config, self._decoder.decoder.tokenizer

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from spec_compile.errors import SpecCompileError
+from spec_compile.errors import BackendError, SpecCompileError
 from spec_compile.runtime.api import GenerationResult
 from spec_compile.runtime.async_decoder import AsyncDecoder, AsyncStream
 from spec_compile.runtime.shared_decoder import Prepared
@@ -22,6 +22,7 @@ from spec_compile.serving.log import note
 from spec_compile.serving.metrics import Metrics
 from spec_compile.serving.problems import TOO_LONG, ApiError, explain, internal, invalid
 from spec_compile.serving.protocol import CompletionRequest, Requests
+from spec_compile.serving.readiness import Readiness
 from spec_compile.serving.settings import ServerSettings
 from spec_compile.serving.token_report import TokenReport, attach
 from spec_compile.serving.wire import DONE, event, to_json
@@ -38,6 +39,7 @@ class Completions:
         settings: limits.
         metrics: notes what has ended.
         requests: reads bodies.
+        readiness: hears how the engine does.
     """
 
     def __init__(
@@ -46,9 +48,10 @@ class Completions:
         settings: ServerSettings,
         metrics: Metrics,
         requests: Requests,
+        readiness: Readiness,
     ) -> None:
         self._decoder, self._settings, self._metrics = decoder, settings, metrics
-        self._requests = requests
+        self._requests, self._readiness = requests, readiness
 
     async def text(self, request: Request) -> Response:
         """`POST /v1/completions`."""
@@ -112,7 +115,12 @@ class Completions:
         try:
             yield
         except SpecCompileError as error:
+            self._readiness.note(error)
+            if isinstance(error, BackendError):
+                _LOG.error("the engine failed: %s", error)
             raise explain(error) from error
+        else:
+            self._readiness.note(None)
         finally:
             for stream in streams:
                 await stream.aclose()

@@ -14,8 +14,9 @@ import uvicorn
 
 from spec_compile.errors import SpecCompileError
 from spec_compile.runtime.async_decoder import AsyncDecoder
-from spec_compile.serving.app import Readiness, create_app
+from spec_compile.serving.app import create_app
 from spec_compile.serving.connection import HEAD_BYTES, connection_class
+from spec_compile.serving.readiness import Readiness
 from spec_compile.serving.settings import ServerSettings
 
 _LOG = logging.getLogger(__name__)

@@ -106,6 +106,50 @@ def test_an_engine_error_tells_no_more_than_it_must(running: Running) -> None:
     assert post(running, temperature=1.0).status_code == 200
 
 
+def test_an_engine_error_leaves_the_others_alone(start: StartServer) -> None:
+    """Rows of a failing call are run again one by one: those that fail again end, others go on."""
+    running = start(num_slots=3)
+    wanted = running.plain.generate(
+        "ab", seed=1, temperature=1.0, max_new_tokens=60, ignore_eos=True
+    )
+    running.engine.close()
+    with ThreadPoolExecutor(3) as pool:
+        good = [pool.submit(post, running) for _ in range(2)]
+        running.engine.wait_for_call()
+        bad = pool.submit(post, running, temperature=0.5)
+        while running.shared.scheduler.snapshot().waiting < 1:
+            os.sched_yield()
+        running.engine.fails_at = 0.5
+        running.engine.open()
+        error_of(bad.result(), 500)
+        for answer in (one.result() for one in good):
+            assert answer.json()["choices"][0]["text"] == wanted.text
+
+
+def test_health_tells_one_bad_request_from_a_broken_engine(
+    running: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    def health(path: str = "/health") -> tuple[int, str]:
+        answer = running.client.get(path)
+        return answer.status_code, answer.json()["status"]
+
+    running.engine.fails_at = 0.5
+    error_of(post(running, temperature=0.5), 500)
+    assert "the engine failed: no run at 0.5" in caplog.text
+    assert health() == (200, "ok")
+    running.engine.fails_at = 0.0  # the probe's own temperature
+    error_of(post(running, temperature=0.0), 500)
+    for _ in range(2):
+        assert health() == health("/health/ready") == (503, "engine failing")
+        assert health("/health/live") == (200, "ok")
+    assert post(running, temperature=1.0).status_code == 200
+    assert health() == (200, "ok")
+    error_of(post(running, temperature=0.0), 500)
+    assert health() == (503, "engine failing")
+    running.engine.fails_at = None
+    assert health() == (200, "ok")
+
+
 def test_a_worker_that_stopped_is_not_healthy(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
