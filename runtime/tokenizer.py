@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _TOKENIZER, _SETTINGS, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 Message = Mapping[str, Any]
 _LONGEST_REASON = 300
+_SHORT_TEXT = 2000  # characters
 
 
 class BundleTokenizer:
@@ -46,7 +47,13 @@ class BundleTokenizer:
             GenerationError: the tokenizer has no ids for it, or it is not Unicode text.
         """
         with _explained("encode this text"):
-            return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            if len(text) <= _SHORT_TEXT:
+                encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+            else:  # a batch alone lets other threads run meanwhile, which may be for seconds
+                (encoding,) = self._tokenizer.encode_batch(
+                    [text], add_special_tokens=add_special_tokens
+                )
+            return list(encoding.ids)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of `token_ids`, special tokens left out.

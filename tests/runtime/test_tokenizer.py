@@ -30,6 +30,16 @@ def test_text_prompt_is_its_ids(load_toy: LoadToy) -> None:
     assert from_text.prompt_length == 4
 
 
+@pytest.mark.parametrize("special", [True, False])
+def test_a_long_text_is_encoded_as_a_short_one(special: bool) -> None:
+    tokenizer = BundleTokenizer(toy_tokenizer(), {}, None)
+    piece = "ab c<eos>é bca"
+    short = tokenizer.encode(piece, add_special_tokens=special)
+    assert tokenizer.encode(piece * 1000, add_special_tokens=special) == short * 1000
+    with pytest.raises(GenerationError, match="cannot encode"):
+        tokenizer.encode("\ud800" * 3000)
+
+
 def test_chat_goes_through_the_template(load_toy: LoadToy) -> None:
     decoder = load_toy(Toy())
     expected = decoder.generate([EOS, 1, 2, 6], max_new_tokens=9).token_ids

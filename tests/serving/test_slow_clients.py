@@ -156,3 +156,16 @@ def test_a_reader_that_pauses_costs_little_and_misses_nothing(bundle: Path) -> N
             speculative=False,
         )
         assert text == alone.text
+
+
+def test_more_connections_than_allowed(bundle: Path) -> None:
+    with ServerProcess(bundle, "--max-connections", "2") as server:
+        with connect(server.address) as first, connect(server.address):
+            refused = exchange(server.address, b"")
+            assert status_of(refused) == 503
+            assert error_in(refused)["code"] == "busy"
+            first.sendall(HEALTH + b"Connection: close\r\n\r\n")
+            assert status_of(read_all(first)) == 200
+        asked = HEALTH + b"Connection: close\r\n\r\n"
+        answers = (exchange(server.address, asked) for _ in range(1000))
+        assert any(b" 200 " in answer for answer in answers)  # there is room again
