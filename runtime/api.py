@@ -285,7 +285,11 @@ class Decoder:
 
 
 def load(
-    path: str | os.PathLike[str], *, num_threads: int | None = None, verify_hash: bool = True
+    path: str | os.PathLike[str],
+    *,
+    num_threads: int | None = None,
+    verify_hash: bool = True,
+    allow_native_code: bool | None = None,
 ) -> Decoder:
     """Open a bundle for generation.
 
@@ -293,16 +297,19 @@ def load(
         path: the bundle's folder.
         num_threads: threads of one graph call; None leaves the choice to the engine.
         verify_hash: compare every file with its SHA-256; sizes and paths are always checked.
+        allow_native_code: run a bundle that holds machine code (backend `torch`), which may do
+            whatever this process may; None asks SPEC_COMPILE_ALLOW_NATIVE_CODE (1 allows).
 
     Raises:
         ArtifactError: the bundle is missing, damaged, unsafe, or of a newer version.
         BackendError: the engine's package is not installed.
+        NativeCodeError: the bundle holds machine code, and it is not allowed.
         ConfigError: `num_threads` is no whole number of 1 to 1,024.
     """
     if num_threads is not None:
         check_num_threads(num_threads)
     bundle = open_bundle(path, verify_hash=verify_hash)
-    engine = open_engine(bundle, num_threads=num_threads)
+    engine = open_engine(bundle, num_threads=num_threads, allow_native_code=allow_native_code)
     return Decoder(bundle, engine, load_tokenizer(bundle))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spec_compile.errors import BackendError
+from spec_compile.errors import BackendError, NativeCodeError
 
 if TYPE_CHECKING:
     from spec_compile.runtime.loader import Bundle
@@ -42,16 +43,24 @@ class Engine(Protocol):
         """
 
 
-def open_engine(bundle: Bundle, *, num_threads: int | None = None) -> Engine:
+NATIVE_CODE_VARIABLE = "SPEC_COMPILE_ALLOW_NATIVE_CODE"
+
+
+def open_engine(
+    bundle: Bundle, *, num_threads: int | None = None, allow_native_code: bool | None = None
+) -> Engine:
     """The engine that `bundle` was exported for.
 
     Args:
         bundle: an opened bundle.
         num_threads: threads of one graph call; None leaves the choice to the engine. An engine on
             a device has no use for it.
+        allow_native_code: run bundles that hold machine code for this process; None asks the
+            environment variable SPEC_COMPILE_ALLOW_NATIVE_CODE.
 
     Raises:
         BackendError: no such engine, or its package is not installed.
+        NativeCodeError: the bundle holds machine code, and it is not allowed.
     """
     backend = bundle.manifest.config.backend
     if backend == "onnxruntime":
@@ -62,7 +71,24 @@ def open_engine(bundle: Bundle, *, num_threads: int | None = None) -> Engine:
         from spec_compile.runtime.engines.tensorrt import TensorRtEngine
 
         return TensorRtEngine(bundle)
+    if backend == "torch":
+        _require_native_code(bundle, allow_native_code)
+        from spec_compile.runtime.engines.torch_inductor import TorchEngine
+
+        return TorchEngine(bundle, num_threads=num_threads)
     raise BackendError(
         f"the bundle was exported for {backend!r}, which this spec-compile does not run; "
         "upgrade it, or export with --backend onnxruntime"
     )
+
+
+def _require_native_code(bundle: Bundle, allowed: bool | None) -> None:
+    """Graphs and weights are data; a bundle of this backend is a program with all our rights."""
+    if allowed is None:
+        allowed = os.environ.get(NATIVE_CODE_VARIABLE, "") == "1"
+    if not allowed:
+        raise NativeCodeError(
+            f"{bundle.folder} holds machine code, which can do whatever this process may do; if "
+            f"you trust its origin, load it with allow_native_code=True, or set "
+            f"{NATIVE_CODE_VARIABLE}=1"
+        )

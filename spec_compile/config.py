@@ -19,12 +19,13 @@ ACCEPTANCE_RULES = (
     *RULES_FOR_SEVERAL_DRAFTS,
 )
 FUSIONS = ("verify", "step")
-BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")
+BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx", "torch")
 DTYPES = ("float32", "float16", "bfloat16")
 DTYPES_OF_BACKEND: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("float32",),
     "tensorrt": DTYPES,
     "tensorrt-rtx": DTYPES,
+    "torch": ("float32", "bfloat16"),
 }
 QUANTIZATIONS = ("int8", "int4")
 NOT_QUANTIZED = "none"
@@ -99,7 +100,8 @@ class SpecConfig:
         if self.dtype not in DTYPES_OF_BACKEND[self.backend]:
             raise ConfigError(
                 f"dtype={self.dtype!r} is not supported by backend={self.backend!r}, which runs on "
-                "CPUs in float32; for smaller weights take backend='onnxruntime', quantize='int8'"
+                f"CPUs in {' or '.join(DTYPES_OF_BACKEND[self.backend])}; for smaller weights take "
+                "backend='onnxruntime', quantize='int8'"
             )
         _check_capabilities(self.compute_capabilities, self.backend)
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)
