@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from spec_compile.errors import BackendError, NativeCodeError
+from spec_compile.errors import BackendError, ConfigError, NativeCodeError
 
 if TYPE_CHECKING:
     from spec_compile.runtime.loader import Bundle
@@ -46,8 +46,17 @@ class Engine(Protocol):
 NATIVE_CODE_VARIABLE = "SPEC_COMPILE_ALLOW_NATIVE_CODE"
 
 
+DEVICES = ("cpu", "cuda", "tensorrt", "tensorrt-rtx")
+"""Where ONNX Runtime may run a bundle's graphs."""
+
+
 def open_engine(
-    bundle: Bundle, *, num_threads: int | None = None, allow_native_code: bool | None = None
+    bundle: Bundle,
+    *,
+    num_threads: int | None = None,
+    allow_native_code: bool | None = None,
+    device: str = "cpu",
+    cuda_graph: bool = False,
 ) -> Engine:
     """The engine that `bundle` was exported for.
 
@@ -57,12 +66,20 @@ def open_engine(
             a device has no use for it.
         allow_native_code: run bundles that hold machine code for this process; None asks the
             environment variable SPEC_COMPILE_ALLOW_NATIVE_CODE.
+        device: one of DEVICES, for bundles of the backend `onnxruntime`; others were built for one.
+        cuda_graph: record rounds on a device once and replay them.
 
     Raises:
-        BackendError: no such engine, or its package is not installed.
+        BackendError: no such engine, or its package is not installed, or lacks the device.
+        ConfigError: no such device, or not for this bundle.
         NativeCodeError: the bundle holds machine code, and it is not allowed.
     """
     backend = bundle.manifest.config.backend
+    _check_device(backend, device, cuda_graph)
+    if backend == "onnxruntime" and device != "cpu":
+        from spec_compile.runtime.engines.onnxruntime_device import OnnxRuntimeDeviceEngine
+
+        return OnnxRuntimeDeviceEngine(bundle, device, cuda_graph=cuda_graph)
     if backend == "onnxruntime":
         from spec_compile.runtime.engines.onnxruntime import OnnxRuntimeEngine
 
@@ -80,6 +97,18 @@ def open_engine(
         f"the bundle was exported for {backend!r}, which this spec-compile does not run; "
         "upgrade it, or export with --backend onnxruntime"
     )
+
+
+def _check_device(backend: str, device: str, cuda_graph: bool) -> None:
+    if device not in DEVICES:
+        raise ConfigError(f"device={device!r} is not supported; choose one of {', '.join(DEVICES)}")
+    if device != "cpu" and backend != "onnxruntime":
+        raise ConfigError(
+            f"device={device!r} is for bundles of the backend onnxruntime; this one was built for "
+            f"{backend}, which says itself where it runs"
+        )
+    if cuda_graph and device == "cpu":
+        raise ConfigError("cuda_graph=True needs a device other than cpu")
 
 
 def _require_native_code(bundle: Bundle, allowed: bool | None) -> None:

@@ -46,6 +46,7 @@ class BenchOptions:
         predict: also predict the speed-up of each bundle of fusion `verify`, as `plan` does; None
             does so where there are bundles of several k, and laws can be had.
         adaptive: measure adaptive drafting too.
+        device: where ONNX Runtime runs the graphs, as in `spec_compile.load`.
 
     Raises:
         ConfigError: a value that no measurement can use.
@@ -66,6 +67,7 @@ class BenchOptions:
     memory: bool = True
     predict: bool | None = False
     adaptive: bool = False
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("temperatures", "batch_sizes"):
@@ -113,7 +115,12 @@ def bench_bundles(
     """
     options = options or BenchOptions()
     decoders = [
-        load(path, num_threads=options.num_threads, verify_hash=options.verify_hash)
+        load(
+            path,
+            num_threads=options.num_threads,
+            verify_hash=options.verify_hash,
+            device=options.device,
+        )
         for path in paths
     ]
     prompts = _shared_prompts(decoders, options)
