@@ -25,7 +25,7 @@ DTYPES_OF_BACKEND: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("float32",),
     "tensorrt": DTYPES,
     "tensorrt-rtx": DTYPES,
-    "torch": ("float32", "bfloat16"),
+    "torch": ("float32",),
 }
 QUANTIZATIONS = ("int8", "int4")
 NOT_QUANTIZED = "none"
@@ -100,8 +100,7 @@ class SpecConfig:
         if self.dtype not in DTYPES_OF_BACKEND[self.backend]:
             raise ConfigError(
                 f"dtype={self.dtype!r} is not supported by backend={self.backend!r}, which runs on "
-                f"CPUs in {' or '.join(DTYPES_OF_BACKEND[self.backend])}; for smaller weights take "
-                "backend='onnxruntime', quantize='int8'"
+                "CPUs in float32; for smaller weights take backend='onnxruntime', quantize='int8'"
             )
         _check_capabilities(self.compute_capabilities, self.backend)
         _at_least("num_speculative_tokens", self.num_speculative_tokens, 1)

@@ -76,9 +76,10 @@ def test_types_of_tensorrt(backend: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_types_that_onnx_runtime_does_not_take(dtype: str) -> None:
+@pytest.mark.parametrize("backend", ["onnxruntime", "torch"])
+def test_types_that_cpus_do_not_take(backend: str, dtype: str) -> None:
     with pytest.raises(ConfigError, match=rf"{dtype}.*backend='onnxruntime', quantize='int8'"):
-        SpecConfig(dtype=dtype)
+        SpecConfig(backend=backend, dtype=dtype)
 
 
 @pytest.mark.parametrize("option", ["quantize", "quantize_draft"])

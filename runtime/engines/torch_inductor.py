@@ -28,8 +28,6 @@ from spec_compile.runtime.safetensors_file import StoredTensor, map_safetensors
 _LOG = logging.getLogger(__name__)
 WEIGHTS_FILE = "weights.safetensors"
 _MODEL = "model"  # the name under which AOTInductor packages a lone graph
-# NumPy has no bfloat16: its buffers hold the raw 16 bits.
-_RAW = {"bfloat16": "uint16"}
 
 
 class TorchEngine:
@@ -64,7 +62,7 @@ class TorchEngine:
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
         """Zeroed memory; the operating system provides its pages when they are first touched."""
-        return np.zeros(shape, dtype=_RAW.get(dtype, dtype))
+        return np.zeros(shape, dtype=dtype)
 
     def bind(self, graph: str, buffers: Mapping[str, NDArray[Any]]) -> Run:
         """Tie buffers to a graph's tensors; see `Engine.bind`."""
@@ -113,10 +111,9 @@ class TorchEngine:
 
     def _tensor(self, spec: TensorSpec, array: NDArray[Any]) -> Any:
         """The torch tensor on `array`'s memory."""
-        expected = _RAW.get(spec.dtype, spec.dtype)
-        if array.dtype != expected or not array.flags.c_contiguous:
-            raise AssertionError(f"{spec.name}: buffer must be contiguous {expected}")
-        return self._torch.from_numpy(array).view(getattr(self._torch, spec.dtype))
+        if array.dtype != spec.dtype or not array.flags.c_contiguous:
+            raise AssertionError(f"{spec.name}: buffer must be contiguous {spec.dtype}")
+        return self._torch.from_numpy(array)
 
     def _weight(self, stored: StoredTensor) -> Any:
         dtype = getattr(self._torch, stored.dtype)
