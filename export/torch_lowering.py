@@ -23,7 +23,7 @@ def export_in_place(graph: Graph, context: BuildContext) -> ExportedProgram:
     Raises:
         BackendError: torch.export refuses it.
     """
-    module = _in_place(graph)
+    module = in_place_module(graph)
     limits = {
         "B": (1, context.batch_size),
         "T": (1, context.max_length),
@@ -41,6 +41,21 @@ def export_in_place(graph: Graph, context: BuildContext) -> ExportedProgram:
             return torch.export.export(module, examples, dynamic_shapes=(shapes,), strict=False)
     except Exception as error:
         raise BackendError(f"torch.export refused the graph: {first_line(error)}") from error
+
+
+def in_place_module(graph: Graph) -> nn.Module:
+    """`graph` as a module that writes caches where they are; see `returned` for its results."""
+    module = as_function(graph)
+    assert isinstance(module, fx.GraphModule)
+    for node in module.graph.nodes:
+        if node.op == "call_function" and node.target in _IN_PLACE:
+            node.target = _IN_PLACE[node.target]
+        elif node.op == "output":
+            values = node.args[0]
+            node.args = (tuple(values[index] for index in returned(graph)),)
+    module.graph.set_codegen(fx.graph.CodeGen())  # plain positions in, a plain tuple out
+    module.recompile()
+    return _Lowered(module)
 
 
 def returned(graph: Graph) -> list[int]:
@@ -120,17 +135,3 @@ class _Lowered(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Any:
         return self.body(*tensors)
-
-
-def _in_place(graph: Graph) -> nn.Module:
-    module = as_function(graph)
-    assert isinstance(module, fx.GraphModule)
-    for node in module.graph.nodes:
-        if node.op == "call_function" and node.target in _IN_PLACE:
-            node.target = _IN_PLACE[node.target]
-        elif node.op == "output":
-            values = node.args[0]
-            node.args = (tuple(values[index] for index in returned(graph)),)
-    module.graph.set_codegen(fx.graph.CodeGen())  # plain positions in, a plain tuple out
-    module.recompile()
-    return _Lowered(module)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spec_compile.benchmarking.availability import unavailable_engines
 from spec_compile.benchmarking.machine import describe_machine, versions
 from spec_compile.benchmarking.measure import (
     SPECULATIVE,
@@ -106,7 +107,8 @@ def bench_bundles(
         progress: told of each generation.
 
     Returns:
-        `machine`, `versions`, `workload`, `bundles`, and `results`: for each batch size,
+        `machine`, `versions`, `workload`, `bundles`, `not_available` (engines that this machine
+        cannot run, with the reason), and `results`: for each batch size,
         temperature and bundle the figures of `target-only` and of `speculative` decoding, and of
         `adaptive` if asked for, ready for JSON.
 
@@ -149,6 +151,7 @@ def bench_bundles(
             **given,
         },
         "bundles": {name: _describe(decoder, options) for name, decoder in named.items()},
+        "not_available": unavailable_engines(),
         "results": results,
     }
 

@@ -148,6 +148,10 @@ def describe(report: dict[str, Any]) -> Iterator[str]:
             rows = f", {one['batch_size']} rows" if one["batch_size"] > 1 else ""
             bundle = f"{one['bundle']}, {one['mode']}{rows}"
             yield f"{bundle}: {equal} outputs equal target-only decoding's"
+    if report["not_available"]:
+        yield ""
+    for engine, reason in report["not_available"].items():
+        yield f"{engine}: not available: {reason}"
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
