@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,21 @@ def test_caches_are_written_where_they_are(decoders: dict[str, Decoder]) -> None
     package = decoder.engine._packages["target"]  # type: ignore[attr-defined]
     tensors = [decoder.engine._tensor(t, buffers[t.name]) for t in spec.inputs]  # type: ignore[attr-defined]
     assert len(package.boxed_run(tensors)) == len(spec.outputs) - len(spec.caches)
+
+
+def test_no_memory_of_a_cache_s_size_is_made(decoders: dict[str, Decoder]) -> None:
+    """A package keeps its source, which lists the shape of everything that it allocates."""
+    decoder = decoders["torch"]
+    for spec in decoder.manifest.graphs.values():
+        with zipfile.ZipFile(decoder.bundle.path(spec.file)) as package:
+            (name,) = (n for n in package.namelist() if n.endswith(".wrapper.cpp"))
+            source = package.read(name).decode()
+        allocated = re.findall(r"int_array_\d+\[\] = \{(.*)\};", source)
+        assert len(allocated) > 10
+        for cache in spec.caches:
+            sizes = ", ".join(f"{size}L" for size in cache.shape[2:])
+            assert f"{sizes}}}" in source  # as the shape of an input
+            assert not any(shape.endswith(sizes) for shape in allocated)
 
 
 def test_weights_are_stored_and_mapped_once(
