@@ -34,6 +34,7 @@ COMPILER = (
     "passes",
     "program",
     "sampling",
+    "torch_compile",
 )
 
 

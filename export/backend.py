@@ -63,6 +63,7 @@ _BACKENDS = {
     "onnxruntime": ("spec_compile.export.onnxruntime", "OnnxRuntimeBackend"),
     "tensorrt": ("spec_compile.export.tensorrt", "TensorRtBackend"),
     "tensorrt-rtx": ("spec_compile.export.tensorrt", "TensorRtRtxBackend"),
+    "torch": ("spec_compile.export.torch_inductor", "TorchBackend"),
 }
 
 

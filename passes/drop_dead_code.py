@@ -18,10 +18,11 @@ class DropDeadCode(Pass):
     after = (MergeDuplicates, PruneLogits)
 
     def call(self, program: Program) -> PassResult:
-        return rewrite_graphs(program, _drop)
+        return rewrite_graphs(program, drop_dead_code)
 
 
-def _drop(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
+def drop_dead_code(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
+    """Edit `graph` as the pass does; returns how many calls went."""
     del mismatches
     before = len(graph.nodes)
     graph.eliminate_dead_code()

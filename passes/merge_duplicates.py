@@ -20,10 +20,11 @@ class MergeDuplicates(Pass):
     after = (RemoveNoOps,)
 
     def call(self, program: Program) -> PassResult:
-        return rewrite_graphs(program, _merge)
+        return rewrite_graphs(program, merge_duplicates)
 
 
-def _merge(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
+def merge_duplicates(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
+    """Edit `graph` as the pass does; returns how often."""
     write = write_in_place(graph)
     if write is not None:
         mismatches.append(write)

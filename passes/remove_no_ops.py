@@ -39,10 +39,11 @@ class RemoveNoOps(Pass):
     after = (UnrollDraft, FuseAcceptance, FuseStep)
 
     def call(self, program: Program) -> PassResult:
-        return rewrite_graphs(program, _remove)
+        return rewrite_graphs(program, remove_no_ops)
 
 
-def _remove(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
+def remove_no_ops(graph: fx.Graph, mismatches: list[Mismatch]) -> int:
+    """Edit `graph` as the pass does; returns how often."""
     write = write_in_place(graph)
     if write is not None:
         mismatches.append(write)

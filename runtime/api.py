@@ -285,7 +285,13 @@ class Decoder:
 
 
 def load(
-    path: str | os.PathLike[str], *, num_threads: int | None = None, verify_hash: bool = True
+    path: str | os.PathLike[str],
+    *,
+    num_threads: int | None = None,
+    verify_hash: bool = True,
+    allow_native_code: bool | None = None,
+    device: str = "cpu",
+    cuda_graph: bool = False,
 ) -> Decoder:
     """Open a bundle for generation.
 
@@ -293,16 +299,29 @@ def load(
         path: the bundle's folder.
         num_threads: threads of one graph call; None leaves the choice to the engine.
         verify_hash: compare every file with its SHA-256; sizes and paths are always checked.
+        allow_native_code: run a bundle that holds machine code (backend `torch`), which may do
+            whatever this process may; None asks SPEC_COMPILE_ALLOW_NATIVE_CODE (1 allows).
+        device: where ONNX Runtime runs the graphs: `cpu`, or by its CUDA (`cuda`), TensorRT
+            (`tensorrt`) or TensorRT for RTX (`tensorrt-rtx`) provider.
+        cuda_graph: on a device, record rounds once and replay them.
 
     Raises:
         ArtifactError: the bundle is missing, damaged, unsafe, or of a newer version.
-        BackendError: the engine's package is not installed.
-        ConfigError: `num_threads` is no whole number of 1 to 1,024.
+        BackendError: the engine's package is not installed, or lacks the device.
+        NativeCodeError: the bundle holds machine code, and it is not allowed.
+        ConfigError: `num_threads` is no whole number of 1 to 1,024, or `device` is not for this
+            bundle.
     """
     if num_threads is not None:
         check_num_threads(num_threads)
     bundle = open_bundle(path, verify_hash=verify_hash)
-    engine = open_engine(bundle, num_threads=num_threads)
+    engine = open_engine(
+        bundle,
+        num_threads=num_threads,
+        allow_native_code=allow_native_code,
+        device=device,
+        cuda_graph=cuda_graph,
+    )
     return Decoder(bundle, engine, load_tokenizer(bundle))
 
 

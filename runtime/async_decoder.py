@@ -98,6 +98,7 @@ class AsyncDecoder:
         prefill_chunk: int = PREFILL_CHUNK,
         num_threads: int | None = None,
         verify_hash: bool = True,
+        allow_native_code: bool | None = None,
     ) -> AsyncDecoder:
         """Open a bundle and start the worker; arguments and errors as `SharedDecoder.load`."""
         return cls(
@@ -108,6 +109,7 @@ class AsyncDecoder:
                 prefill_chunk=prefill_chunk,
                 num_threads=num_threads,
                 verify_hash=verify_hash,
+                allow_native_code=allow_native_code,
             )
         )
 

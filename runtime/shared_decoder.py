@@ -81,6 +81,7 @@ class SharedDecoder(Decoder):
         prefill_chunk: int = PREFILL_CHUNK,
         num_threads: int | None = None,
         verify_hash: bool = True,
+        allow_native_code: bool | None = None,
     ) -> SharedDecoder:
         """Open a bundle and start the worker.
 
@@ -92,6 +93,7 @@ class SharedDecoder(Decoder):
                 such parts, between the rounds of others.
             num_threads: threads of one graph call; None leaves the choice to the engine.
             verify_hash: compare every file with its SHA-256.
+            allow_native_code: as in `spec_compile.load`.
 
         Raises:
             ArtifactError: the bundle is missing, damaged, unsafe, or of a newer version.
@@ -101,7 +103,7 @@ class SharedDecoder(Decoder):
         if num_threads is not None:
             check_num_threads(num_threads)
         bundle = open_bundle(path, verify_hash=verify_hash)
-        engine = open_engine(bundle, num_threads=num_threads)
+        engine = open_engine(bundle, num_threads=num_threads, allow_native_code=allow_native_code)
         return cls(
             bundle,
             engine,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from spec_compile.errors import ClosedError as ClosedError
     from spec_compile.errors import ConfigError as ConfigError
     from spec_compile.errors import GenerationError as GenerationError
+    from spec_compile.errors import NativeCodeError as NativeCodeError
     from spec_compile.errors import PassError as PassError
     from spec_compile.errors import QueueFullError as QueueFullError
     from spec_compile.errors import SpecCompileError as SpecCompileError
@@ -42,6 +43,7 @@ _HOMES = {
     "CheckpointError": "spec_compile.errors",
     "ConfigError": "spec_compile.errors",
     "GenerationError": "spec_compile.errors",
+    "NativeCodeError": "spec_compile.errors",
     "PassError": "spec_compile.errors",
     "SpecCompileError": "spec_compile.errors",
     "Decoder": "spec_compile.runtime.api",
@@ -68,6 +70,7 @@ __all__ = [
     "GenerationError",
     "GenerationResult",
     "GenerationStats",
+    "NativeCodeError",
     "PassError",
     "QueueFullError",
     "SharedDecoder",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from spec_compile.benchmarking.availability import unavailable_engines
 from spec_compile.benchmarking.machine import describe_machine, versions
 from spec_compile.benchmarking.measure import (
     SPECULATIVE,
@@ -46,6 +47,7 @@ class BenchOptions:
         predict: also predict the speed-up of each bundle of fusion `verify`, as `plan` does; None
             does so where there are bundles of several k, and laws can be had.
         adaptive: measure adaptive drafting too.
+        device: where ONNX Runtime runs the graphs, as in `spec_compile.load`.
 
     Raises:
         ConfigError: a value that no measurement can use.
@@ -66,6 +68,7 @@ class BenchOptions:
     memory: bool = True
     predict: bool | None = False
     adaptive: bool = False
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("temperatures", "batch_sizes"):
@@ -104,7 +107,8 @@ def bench_bundles(
         progress: told of each generation.
 
     Returns:
-        `machine`, `versions`, `workload`, `bundles`, and `results`: for each batch size,
+        `machine`, `versions`, `workload`, `bundles`, `not_available` (engines that this machine
+        cannot run, with the reason), and `results`: for each batch size,
         temperature and bundle the figures of `target-only` and of `speculative` decoding, and of
         `adaptive` if asked for, ready for JSON.
 
@@ -113,7 +117,12 @@ def bench_bundles(
     """
     options = options or BenchOptions()
     decoders = [
-        load(path, num_threads=options.num_threads, verify_hash=options.verify_hash)
+        load(
+            path,
+            num_threads=options.num_threads,
+            verify_hash=options.verify_hash,
+            device=options.device,
+        )
         for path in paths
     ]
     prompts = _shared_prompts(decoders, options)
@@ -142,6 +151,7 @@ def bench_bundles(
             **given,
         },
         "bundles": {name: _describe(decoder, options) for name, decoder in named.items()},
+        "not_available": unavailable_engines(),
         "results": results,
     }
 

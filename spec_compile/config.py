@@ -19,12 +19,13 @@ ACCEPTANCE_RULES = (
     *RULES_FOR_SEVERAL_DRAFTS,
 )
 FUSIONS = ("verify", "step")
-BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx")
+BACKENDS = ("onnxruntime", "tensorrt", "tensorrt-rtx", "torch")
 DTYPES = ("float32", "float16", "bfloat16")
 DTYPES_OF_BACKEND: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("float32",),
     "tensorrt": DTYPES,
     "tensorrt-rtx": DTYPES,
+    "torch": ("float32",),
 }
 QUANTIZATIONS = ("int8", "int4")
 NOT_QUANTIZED = "none"

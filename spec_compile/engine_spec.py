@@ -1,4 +1,4 @@
-"""The manifest's `engine`: what a runtime must know of engines built for a device (stdlib only)."""
+"""The manifest's `engine`: what a runtime must know of compiled engines (stdlib only)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from spec_compile.json_fields import Fields, as_integer, as_text, breach
 
 EMBEDDED = "embedded"
+SHARED = "shared"
 WRITTEN_AGAIN = ".again"
 """Ends the name of an engine's input for a cache as an earlier write of the round left it; before
 that comes the name of the output of the later write. It is bound to the cache's own memory."""
@@ -45,15 +46,18 @@ class Profile:
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Engines of one package, for certain devices.
+    """Engines of one package, for certain devices or processors.
 
     Args:
         package: the Python module that runs them.
         version: its version; engines do not outlive it.
         compute_capabilities: devices that the engines were built for, as "8.9"; empty leaves the
             choice to the package.
-        weights: "embedded": every engine file holds the weights that it uses.
+        weights: "embedded": every engine file holds the weights that it uses; "shared": one file
+            beside them does.
         profiles: by graph, in the engine's order.
+        host_features: what the machine must have that runs them: system, architecture and
+            instruction sets, in the words of `spec_compile.host_cpu`.
     """
 
     package: str
@@ -61,6 +65,7 @@ class EngineSpec:
     compute_capabilities: tuple[str, ...]
     weights: str
     profiles: Mapping[str, tuple[Profile, ...]]
+    host_features: tuple[str, ...] = ()
 
     def profile(self, graph: str, rows: int, tokens: int) -> int | None:
         """The narrowest profile of `graph` that takes these sizes, or None."""
@@ -85,6 +90,7 @@ class EngineSpec:
                 ]
                 for graph, profiles in self.profiles.items()
             },
+            **({"host_features": list(self.host_features)} if self.host_features else {}),
         }
 
 
@@ -108,9 +114,11 @@ def read_engine_spec(fields: Fields) -> EngineSpec:
             graph: tuple(_profile(Fields(value, f"{where}[{i}]")) for i, value in _list(raw, where))
             for graph, raw, where in fields.items("profiles")
         },
+        host_features=tuple(_host_features(fields)),
     )
-    if spec.weights != EMBEDDED:
-        raise breach(fields.path("weights"), f"is {spec.weights!r}; this version runs {EMBEDDED}")
+    if spec.weights not in (EMBEDDED, SHARED):
+        known = f"{EMBEDDED} and {SHARED}"
+        raise breach(fields.path("weights"), f"is {spec.weights!r}; this version runs {known}")
     fields.finish()
     return spec
 
@@ -121,6 +129,12 @@ def _capabilities(fields: Fields) -> Iterator[str]:
         if not is_compute_capability(text):
             raise breach(where, 'must be a compute capability such as "8.9"')
         yield text
+
+
+def _host_features(fields: Fields) -> Iterator[str]:
+    if fields.has("host_features"):
+        for value, where in fields.elements("host_features"):
+            yield as_text(value, where)
 
 
 def _profile(fields: Fields) -> Profile:

@@ -39,6 +39,10 @@ class BackendError(SpecCompileError):
     """A backend cannot build or run this program."""
 
 
+class NativeCodeError(BackendError):
+    """A bundle holds machine code for this process, and whoever opens it has not allowed that."""
+
+
 class ArtifactError(SpecCompileError):
     """A bundle is missing, damaged, unsafe, or from a newer version."""
 

@@ -27,7 +27,9 @@ SPEC = EngineSpec(
 
 
 def test_it_survives_json() -> None:
-    assert read_engine_spec(Fields(SPEC.as_dict(), "engine")) == SPEC
+    for_host = EngineSpec("torch", "2.13.0", (), "shared", {}, ("avx2", "linux"))
+    for spec in (SPEC, for_host):
+        assert read_engine_spec(Fields(spec.as_dict(), "engine")) == spec
 
 
 @pytest.mark.parametrize(
@@ -55,6 +57,8 @@ def breach_of(field: str, value: Any) -> Callable[[dict[str, Any]], None]:
         breach_of("profiles", {"verify": [{"rows": [3, 2, 4], "tokens": [1, 1, 1]}]}),
         breach_of("profiles", {"verify": [{"rows": [0, 1, 1], "tokens": [1, 1, 1]}]}),
         breach_of("profiles", {"verify": [{"rows": [1, 1, 1]}]}),
+        breach_of("host_features", "avx2"),
+        breach_of("host_features", [2]),
         breach_of("surprise", 1),
     ],
 )
@@ -72,9 +76,10 @@ def test_types_of_tensorrt(backend: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_types_that_onnx_runtime_does_not_take(dtype: str) -> None:
+@pytest.mark.parametrize("backend", ["onnxruntime", "torch"])
+def test_types_that_cpus_do_not_take(backend: str, dtype: str) -> None:
     with pytest.raises(ConfigError, match=rf"{dtype}.*backend='onnxruntime', quantize='int8'"):
-        SpecConfig(dtype=dtype)
+        SpecConfig(backend=backend, dtype=dtype)
 
 
 @pytest.mark.parametrize("option", ["quantize", "quantize_draft"])

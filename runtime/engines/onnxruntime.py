@@ -102,6 +102,10 @@ class OnnxRuntimeEngine:
 
         return run
 
+    def _providers(self) -> list[Any]:
+        """ONNX Runtime's execution providers, the preferred one first."""
+        return ["CPUExecutionProvider"]
+
     def _session(self, graph: str, spec: GraphSpec) -> Any:
         with self._lock:
             if graph not in self._sessions:
@@ -113,9 +117,7 @@ class OnnxRuntimeEngine:
         check_external_files(path, spec.file, frozenset(self._bundle.manifest.files))
         started = time.perf_counter()
         try:
-            session = self._ort.InferenceSession(
-                path, self._options, providers=["CPUExecutionProvider"]
-            )
+            session = self._ort.InferenceSession(path, self._options, providers=self._providers())
         except Exception as error:  # ONNX Runtime's errors share no base class
             problem = _first_line(error)
             raise ArtifactError(f"{path}: ONNX Runtime cannot load it: {problem}") from error

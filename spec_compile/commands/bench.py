@@ -19,6 +19,7 @@ from spec_compile.commands.sampling_arguments import add_adaptive_argument, add_
 from spec_compile.commands.tables import table
 from spec_compile.errors import ConfigError
 from spec_compile.prompts import read_prompt_file
+from spec_compile.runtime.engine import DEVICES
 
 _HEADINGS = (
     "bundle",
@@ -71,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of the engine")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the graphs run")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
 
@@ -85,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
         warm_up=args.warm_up,
         batch_sizes=args.batch_size,
         num_threads=args.num_threads,
+        device=args.device,
         seed=args.seed,
         verify_hash=not args.no_verify_hash,
         memory=not args.no_memory,
@@ -145,6 +148,10 @@ def describe(report: dict[str, Any]) -> Iterator[str]:
             rows = f", {one['batch_size']} rows" if one["batch_size"] > 1 else ""
             bundle = f"{one['bundle']}, {one['mode']}{rows}"
             yield f"{bundle}: {equal} outputs equal target-only decoding's"
+    if report["not_available"]:
+        yield ""
+    for engine, reason in report["not_available"].items():
+        yield f"{engine}: not available: {reason}"
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from spec_compile.commands.sampling_arguments import (
 )
 from spec_compile.errors import ConfigError, GenerationError
 from spec_compile.runtime.api import Decoder, GenerationResult, load
+from spec_compile.runtime.engine import DEVICES
 from spec_compile.runtime.requests import GenerationOptions, Options
 
 
@@ -54,6 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--no-verify-hash", action="store_true", help="skip the SHA-256 checks")
     parser.add_argument("--num-threads", type=int, metavar="N", help="threads of the engine")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where the graphs run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +65,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"--show-acceptance and {other} exclude each other")
     prompt = _read_prompt(args)
     options = _options(args)
-    decoder = load(args.bundle, num_threads=args.num_threads, verify_hash=not args.no_verify_hash)
+    decoder = load(
+        args.bundle,
+        num_threads=args.num_threads,
+        verify_hash=not args.no_verify_hash,
+        device=args.device,
+    )
     if args.json:
         result = decoder.generate(prompt, **options)
         sys.stdout.write(json.dumps(result.as_dict(), ensure_ascii=False) + "\n")

@@ -42,6 +42,7 @@ def measure(folders: tuple[str, ...], **options: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_counts_are_those_of_the_generations(folders: tuple[str, str], temperature: float) -> None:
     report = measure(folders, temperatures=(temperature,), seed=5)
+    assert "onnxruntime --device cuda" in report["not_available"]
     modes = [(one["bundle"], one["mode"]) for one in report["results"]]
     assert modes == [(f, mode) for f in folders for mode in ("target-only", "speculative")]
     decoder = load(folders[0], num_threads=1)
