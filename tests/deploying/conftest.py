@@ -79,7 +79,7 @@ def start_triton(triton_environment: Path, triton_home: Path) -> StartTriton:
 
     @contextlib.contextmanager
     def start(repository: Path, python: Path = triton_environment) -> Iterator[Triton]:
-        http, grpc = _free_ports()
+        http, grpc = free_port(), free_port()
         command = [str(triton_home / "bin" / "tritonserver"), f"--model-repository={repository}"]
         command += [f"--backend-directory={triton_home / 'backends'}", "--allow-metrics=false"]
         command += [f"--http-port={http}", f"--grpc-port={grpc}", "--exit-timeout-secs=30"]
@@ -100,7 +100,11 @@ def start_triton(triton_environment: Path, triton_home: Path) -> StartTriton:
                 yield Triton(f"http://127.0.0.1:{http}", f"127.0.0.1:{grpc}", client)
             finally:
                 process.terminate()
-                process.communicate()
+                try:
+                    process.communicate(timeout=60)
+                except subprocess.TimeoutExpired:  # requests that do not end
+                    process.kill()
+                    process.communicate()
 
     return start
 
@@ -115,9 +119,8 @@ def _await_ready(process: subprocess.Popen[str]) -> None:
     raise ServerEndedError("".join(log))
 
 
-def _free_ports() -> tuple[int, int]:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as one,
-        socket.create_server(("127.0.0.1", 0)) as two,
-    ):
-        return one.getsockname()[1], two.getsockname()[1]
+def free_port() -> int:
+    """A port on loopback that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port

@@ -41,7 +41,11 @@ class Request:
         pieces: list[Any] = []
         error = None
         while True:
-            result, failure = self.answers.get(timeout=_PATIENCE)
+            try:
+                result, failure = self.answers.get(timeout=_PATIENCE)
+            except queue.Empty:
+                cancel, error = True, f"no answer in {_PATIENCE} s"
+                break
             if failure is not None:
                 error = failure.message()
                 break
