@@ -141,6 +141,17 @@ def test_a_full_disk_leaves_nothing(
         assert everything(disk) == []
 
 
+def test_the_documented_command_runs(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "embedding.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^spec-compile (package .*)$", page, flags=re.MULTILINE)
+    shutil.copytree(bundle, tmp_path / "bundle")
+    monkeypatch.chdir(tmp_path)
+    assert main(command.split()) == 0
+    assert (tmp_path / "models" / "my-model" / "config.pbtxt").is_file()
+
+
 def test_packaging_needs_nothing_of_the_compiler(bundle: Path, tmp_path: Path) -> None:
     code = (
         "import sys; from spec_compile.cli import main; code = main(sys.argv[1:]);"
