@@ -1,7 +1,7 @@
 """Import every module of an installed spec_compile, in an environment with the extra cpu alone.
 
-Modules of the compiler and of the server may fail, but only for want of a package of their extra;
-all others load.
+Modules of the compiler and of the server may fail, but only for want of a package of their extra,
+and the one that Triton runs for want of Triton's module; all others load.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ COMPILE_PACKAGES = (
 )
 SERVE_PACKAGES = ("starlette", "uvicorn")
 SERVER = ("serving",)
+TRITON_MODEL, TRITON_MODULE = ("deploying.triton_model",), "triton_python_backend_utils"
 COMPILER = (
     "acceptance",
     "driver",
@@ -59,7 +60,9 @@ def import_problem(name: str) -> str | None:
     except ModuleNotFoundError as error:
         wanted = (error.name or "").split(".")[0]
         of_compiler = is_of(COMPILER, name) and wanted in COMPILE_PACKAGES
-        if not of_compiler and not (is_of(SERVER, name) and wanted in SERVE_PACKAGES):
+        of_server = is_of(SERVER, name) and wanted in SERVE_PACKAGES
+        in_triton = is_of(TRITON_MODEL, name) and wanted == TRITON_MODULE
+        if not (of_compiler or of_server or in_triton):
             return f"{name}: {error}"
     return None
 

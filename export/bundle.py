@@ -1,75 +1,16 @@
-"""Write a bundle: everything goes to a temporary sibling folder, which is renamed at the end."""
+"""What a manifest says of graphs and files."""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
 from pathlib import Path
 
-from spec_compile.errors import ArtifactError
 from spec_compile.manifest import MANIFEST_FILE, FileSpec, GraphSpec, TensorSpec
 from spec_compile.program import Graph, Program
 from spec_compile.program import TensorSpec as ProgramTensor
 
 _CHUNK = 1 << 20
-
-
-def check_output(output: Path) -> None:
-    """Refuse an output folder that a bundle cannot become, before hours of work go into it.
-
-    Raises:
-        ArtifactError: it exists, or its parent is missing or cannot be written.
-    """
-    parent = output.parent
-    try:
-        if output.exists() or output.is_symlink():
-            raise ArtifactError(f"{output} exists; remove it or choose another output folder")
-        parent = next(folder for folder in output.parents if folder.exists())
-        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{output.name}."):
-            pass
-    except OSError as error:
-        raise ArtifactError(f"cannot write to {parent}: {error.strerror}") from error
-    except ValueError as error:  # a NUL, say
-        raise ArtifactError(f"{str(output)!r} cannot name a folder: {error}") from error
-
-
-@contextmanager
-def staged(output: Path) -> Iterator[Path]:
-    """A folder to write into; it becomes `output` on success and vanishes on any failure.
-
-    Raises:
-        ArtifactError: the disk is full, or the folder cannot be written or renamed.
-    """
-    check_output(output)
-    with ExitStack() as undo:
-        try:
-            for parent in reversed(output.parents):
-                if not parent.exists():
-                    parent.mkdir()
-                    # Only while it is empty: not after success, nor when others use it too.
-                    undo.callback(_remove_empty, parent)
-            folder = Path(tempfile.mkdtemp(dir=output.parent, prefix=f".{output.name}."))
-            undo.callback(shutil.rmtree, folder, ignore_errors=True)
-            with _explained(folder):
-                yield folder
-            folder.chmod(0o755)
-            folder.rename(output)
-        except OSError as error:
-            raise ArtifactError(f"cannot write {output}: {error.strerror or error}") from error
-
-
-@contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Raise the reason that a write meets now for an error without one: NumPy counts bytes only."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno is None:
-            (folder / "probe").write_bytes(bytes(_CHUNK))
-        raise
 
 
 def describe_graphs(program: Program, files: Mapping[str, str]) -> dict[str, GraphSpec]:
@@ -84,11 +25,6 @@ def describe_files(folder: Path) -> dict[str, FileSpec]:
         for path in sorted(folder.rglob("*"))
         if path.is_file() and path.name != MANIFEST_FILE
     }
-
-
-def _remove_empty(folder: Path) -> None:
-    with suppress(OSError):
-        folder.rmdir()
 
 
 def _graph_spec(graph: Graph, file: str) -> GraphSpec:

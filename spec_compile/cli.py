@@ -23,6 +23,7 @@ COMMANDS: Mapping[str, str] = {
     "export": "compile a target and a draft model into a bundle",
     "generate": "generate text from a bundle",
     "serve": "serve a bundle over HTTP, with OpenAI's protocol",
+    "package": "write a bundle for another server",
     "inspect": "show what is inside a bundle",
     "check": "prove a bundle against its models and against target-only decoding",
     "bench": "measure bundles against target-only decoding",

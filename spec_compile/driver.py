@@ -16,7 +16,7 @@ from spec_compile.acceptance import RULES, Rule, SeveralDraftsRule
 from spec_compile.config import DEFAULT_MAX_LENGTH, PROMPT_LOOKUP, SpecConfig, config_for
 from spec_compile.errors import ConfigError
 from spec_compile.export.backend import BuildContext, backend
-from spec_compile.export.bundle import check_output, describe_files, describe_graphs, staged
+from spec_compile.export.bundle import describe_files, describe_graphs
 from spec_compile.export.capture import capture
 from spec_compile.export.checkpoint import Checkpoint, load_model, open_checkpoint
 from spec_compile.export.draft_models import check_draft, load_draft
@@ -33,6 +33,7 @@ from spec_compile.passes.instruments import Dump, Instrument, Verify
 from spec_compile.passes.manager import PassManager
 from spec_compile.passes.pipeline import build_pipeline
 from spec_compile.program import Graph, Program
+from spec_compile.staging import check_output, staged
 
 Progress = Callable[[str], None]
 """Called with the name of each step as it begins."""

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from spec_compile.errors import ArtifactError
-from spec_compile.export.bundle import check_output, describe_files, staged
+from spec_compile.export.bundle import describe_files
 from spec_compile.manifest import MANIFEST_FILE
+from spec_compile.staging import check_output, staged
 from tests.helpers.small_disk import small_disk
 
 

@@ -26,7 +26,7 @@ def test_snippets_run(
     snippets = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     for snippet in snippets:
         exec(snippet, scope)
-    assert len(snippets) == 6
+    assert len(snippets) == 7
     assert scope["answer"].token_ids
     assert [one.token_ids for one in scope["served"]] == [one.token_ids for one in scope["answers"]]
     assert scope["streamed"].token_ids

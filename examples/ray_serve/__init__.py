@@ -1,0 +1,1 @@
+"""A bundle on many machines, with Ray Serve: replicas that scale, streams, and retries."""
