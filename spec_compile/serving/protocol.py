@@ -13,8 +13,9 @@ from spec_compile.serving.problems import ApiError, invalid, shown
 from spec_compile.serving.settings import ServerSettings
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "ignore_eos")
+_DRAFTING = ("speculative", "adaptive", "prompt_lookup_min", "prompt_lookup_max")
 _SHARED = frozenset(
-    {*_SAMPLING, "model", "n", "stream", "stream_options", "max_tokens", "user", "speculative"}
+    {*_SAMPLING, *_DRAFTING, "model", "n", "stream", "stream_options", "max_tokens", "user"}
 )
 COMPLETION_FIELDS = _SHARED | {"prompt"}
 CHAT_FIELDS = _SHARED | {"messages", "max_completion_tokens"}
@@ -132,7 +133,7 @@ def _request(
     most = _whole(body, "max_tokens", min(default, settings.max_tokens), settings.max_tokens)
     stream = _flag(body, "stream")
     options: dict[str, Any] = {
-        name: body[name] for name in (*_SAMPLING, "speculative") if name in body
+        name: body[name] for name in (*_SAMPLING, *_DRAFTING) if name in body
     }
     options.setdefault("temperature", 0.0 if greedy else 1.0)
     options["max_new_tokens"] = most

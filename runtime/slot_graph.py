@@ -1,0 +1,122 @@
+"""One graph over a range of slots: its buffers, and a binding for each shape it runs in."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from spec_compile.manifest import GraphSpec
+from spec_compile.runtime.engine import Engine, Run
+from spec_compile.runtime.slots import Slots
+
+_MOST_BOUND = 128  # bindings kept; each length of a prompt's last part makes one
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A graph bound to rows, a width T and a number of draft tokens; views of its inputs.
+
+    Args:
+        run: runs it.
+        tokens: [rows, T].
+        lengths: [rows].
+        num_new: [rows].
+        uniforms: [rows, n].
+        origins: [rows, T], where the first T tokens of each row lie in the flat history.
+        places: [rows, T], where the tokens of a call lie; written by each call.
+    """
+
+    run: Run
+    tokens: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    num_new: NDArray[np.int64]
+    uniforms: NDArray[np.float32]
+    origins: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+class SlotGraph:
+    """A graph and its buffers over all slots.
+
+    Args:
+        engine: runs it.
+        name: of the graph in the bundle.
+        spec: its tensors.
+        slots: the rows; read.
+        buffers: its tensors over all slots, caches included, but for those of `bound`.
+        window: most tokens that a round feeds again.
+        columns: of all random numbers of a round, those that it takes.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        name: str,
+        spec: GraphSpec,
+        slots: Slots,
+        buffers: Mapping[str, Any],
+        window: int,
+        columns: slice,
+    ) -> None:
+        self._engine, self._name, self._slots = engine, name, slots
+        self.window, self._columns = window, columns
+        self._any_length = spec.takes_any_length
+        rows = len(slots)
+        self._inputs: dict[str, NDArray[Any]] = {
+            "num_new": np.zeros(rows, dtype=np.int64),
+            "lengths": np.zeros(rows, dtype=np.int64),
+            "uniforms": np.zeros((rows, columns.stop - columns.start), dtype=np.float32),
+        }
+        self.caches = [buffers[cache.name] for cache in spec.caches]
+        self._buffers = {**buffers, **self._inputs}
+        self._bound: OrderedDict[tuple[int, int, int, int], Bound] = OrderedDict()
+
+    def bound(
+        self, first: int, last: int, width: int, length: int, buffers: Mapping[str, Any]
+    ) -> Bound:
+        """The graph bound to slots `first` to `last` - 1.
+
+        Args:
+            first: the lowest slot.
+            last: one above the highest.
+            width: tokens that each row is fed.
+            length: number of draft tokens.
+            buffers: over all slots, the same ones for the same `length`.
+        """
+        key = (first, last, width, length if self._any_length else 0)
+        if key in self._bound:
+            self._bound.move_to_end(key)
+            return self._bound[key]
+        if len(self._bound) >= _MOST_BOUND:
+            self._bound.popitem(last=False)
+        tokens = np.zeros((last - first, width), dtype=np.int64)
+        views = {name: buffer[first:last] for name, buffer in {**self._buffers, **buffers}.items()}
+        run = self._engine.bind(self._name, {**views, "tokens": tokens})
+        inputs = {name: values[first:last] for name, values in self._inputs.items()}
+        origins = self._slots.origins[first:last, None] + np.arange(width)
+        made = Bound(run, tokens, **inputs, origins=origins, places=origins.copy())
+        return self._bound.setdefault(key, made)
+
+    def run(
+        self, bound: Bound, starts: NDArray[np.int64], ends: NDArray[np.int64], drawn: Any
+    ) -> None:
+        """Run over what lies between `starts` and `ends` of each row's history.
+
+        Args:
+            bound: what `bound` gave.
+            starts: [rows].
+            ends: [rows]; a row whose end is its start stands still.
+            drawn: [rows, n], the random numbers of the round.
+        """
+        bound.lengths[:] = starts
+        np.subtract(ends, starts, out=bound.num_new)
+        # What lies behind a row's end counts for nothing.
+        np.add(bound.origins, starts[:, None], out=bound.places)
+        np.take(self._slots.flat_history, bound.places, out=bound.tokens, mode="clip")
+        bound.uniforms[:] = drawn[:, self._columns]
+        bound.run()
