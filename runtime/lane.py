@@ -80,11 +80,12 @@ class Lane:
             Requests that have new tokens or an error; those that have ended have left.
         """
         self._close_gap()
-        running = [slot for slot in self._tickets if self._slots.is_running(slot)]
+        started = self._slots.started.tolist()
+        running = [slot for slot in self._tickets if started[slot]]
         prompts = [
             Prompt(slot, int(self._slots.fed[slot]), len(ticket.prompt))
             for slot, ticket in self._tickets.items()
-            if not self._slots.is_running(slot)
+            if not started[slot]
         ]
         calls = plan_calls(
             running,
@@ -97,9 +98,9 @@ class Lane:
 
     def _do(self, call: Call) -> list[Ticket]:
         started, graphs, drafting = time.perf_counter(), self._graphs, self._drafting
-        emitting = [slot for slot in call.slots if self._completes_round(call, slot)]
-        for slot in emitting:
-            graphs.draw(slot)
+        completed = [s for s, end in call.ends.items() if end == len(self._tickets[s].prompt)]
+        emitting = [*call.running, *completed]
+        graphs.draw(emitting)
         most = graphs.most_drafted(call)
         length = drafting.choose(call, emitting, most, any_length=graphs.takes_any_length)
         failed = self._run(call, length)
@@ -113,12 +114,11 @@ class Lane:
             milliseconds = 1000.0 * (time.perf_counter() - started)
             usual = graphs.fed_as_usual
             drafting.learn(length, proposed, [*emitted.values()], milliseconds, usual=usual)
+        for slot in completed:
+            self._slots.start(slot)
         for (slot, count), number in zip(emitted.items(), proposed, strict=True):
             changed.append(self._take(slot, blocks[slot - call.first], count, number, now))
         return changed
-
-    def _completes_round(self, call: Call, slot: int) -> bool:
-        return slot not in call.ends or call.ends[slot] == len(self._tickets[slot].prompt)
 
     def _run(self, call: Call, length: int) -> dict[int, SpecCompileError]:
         """Run a call; when it fails, find out whose fault it is by running each row alone."""
@@ -137,7 +137,6 @@ class Lane:
         self, slot: int, block: list[int], count: int, num_proposed: int, now: float
     ) -> Ticket:
         ticket = self._tickets[slot]
-        self._slots.start(slot)
         try:
             check_emitted(0, count, len(block))
             check_tokens(block[:count], self._vocab_size)
@@ -160,11 +159,8 @@ class Lane:
 
     def _close_gap(self) -> None:
         """Seat the highest row in the lowest free slot: calls pay for the slots in between."""
-        while self._tickets:
-            free = next((s for s in range(len(self._slots)) if s not in self._tickets), None)
-            highest = max(self._tickets)
-            if free is None or free > highest:
-                return
+        while self._tickets and (highest := max(self._tickets)) >= len(self._tickets):
+            free = next(slot for slot in range(highest) if slot not in self._tickets)
             self._graphs.move(highest, free)
             self._slots.move(highest, free)
             self._drafting.move(highest, free)

@@ -27,6 +27,7 @@ class Bound:
         lengths: [rows].
         num_new: [rows].
         uniforms: [rows, n].
+        drawn: [rows, n], where they are drawn.
         origins: [rows, T], where the first T tokens of each row lie in the flat history.
         places: [rows, T], where the tokens of a call lie; written by each call.
     """
@@ -36,6 +37,7 @@ class Bound:
     lengths: NDArray[np.int64]
     num_new: NDArray[np.int64]
     uniforms: NDArray[np.float32]
+    drawn: NDArray[np.float32]
     origins: NDArray[np.int64]
     places: NDArray[np.int64]
 
@@ -50,7 +52,7 @@ class SlotGraph:
         slots: the rows; read.
         buffers: its tensors over all slots, caches included, but for those of `bound`.
         window: most tokens that a round feeds again.
-        columns: of all random numbers of a round, those that it takes.
+        drawn: [N, n], its random numbers of a round, a view of what is drawn for all graphs.
     """
 
     def __init__(
@@ -61,16 +63,16 @@ class SlotGraph:
         slots: Slots,
         buffers: Mapping[str, Any],
         window: int,
-        columns: slice,
+        drawn: NDArray[np.float32],
     ) -> None:
         self._engine, self._name, self._slots = engine, name, slots
-        self.window, self._columns = window, columns
+        self.window, self._drawn = window, drawn
         self._any_length = spec.takes_any_length
         rows = len(slots)
         self._inputs: dict[str, NDArray[Any]] = {
             "num_new": np.zeros(rows, dtype=np.int64),
             "lengths": np.zeros(rows, dtype=np.int64),
-            "uniforms": np.zeros((rows, columns.stop - columns.start), dtype=np.float32),
+            "uniforms": np.zeros(drawn.shape, dtype=np.float32),
         }
         self.caches = [buffers[cache.name] for cache in spec.caches]
         self._buffers = {**buffers, **self._inputs}
@@ -99,24 +101,23 @@ class SlotGraph:
         run = self._engine.bind(self._name, {**views, "tokens": tokens})
         inputs = {name: values[first:last] for name, values in self._inputs.items()}
         origins = self._slots.origins[first:last, None] + np.arange(width)
-        made = Bound(run, tokens, **inputs, origins=origins, places=origins.copy())
+        drawn = self._drawn[first:last]
+        made = Bound(run, tokens, **inputs, drawn=drawn, origins=origins, places=origins.copy())
         return self._bound.setdefault(key, made)
 
-    def run(
-        self, bound: Bound, starts: NDArray[np.int64], ends: NDArray[np.int64], drawn: Any
-    ) -> None:
+    def run(self, bound: Bound, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         """Run over what lies between `starts` and `ends` of each row's history.
 
         Args:
             bound: what `bound` gave.
             starts: [rows].
             ends: [rows]; a row whose end is its start stands still.
-            drawn: [rows, n], the random numbers of the round.
         """
         bound.lengths[:] = starts
         np.subtract(ends, starts, out=bound.num_new)
         # What lies behind a row's end counts for nothing.
         np.add(bound.origins, starts[:, None], out=bound.places)
-        np.take(self._slots.flat_history, bound.places, out=bound.tokens, mode="clip")
-        bound.uniforms[:] = drawn[:, self._columns]
+        self._slots.flat_history.take(bound.places, out=bound.tokens, mode="clip")
+        if bound.drawn.size:
+            np.copyto(bound.uniforms, bound.drawn)
         bound.run()

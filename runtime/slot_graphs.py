@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class SlotGraphs:
         self._engine, self._slots, self._max_length = engine, slots, config.max_length
         self._by_position = config.draws_by_position
         self._drawn = np.zeros((rows, sum(map(uniforms_width, specs))), dtype=np.float32)
+        self._drawn_rows = list(self._drawn)
         self._last_spec = specs[-1]
         self.takes_any_length = self._last_spec.takes_any_length
         shared: dict[str, Any] = dict(slots.sampling)
@@ -67,11 +68,11 @@ class SlotGraphs:
         self._graphs: list[SlotGraph] = []
         column = 0
         for name, spec in zip(names, specs, strict=True):
-            columns = slice(column, column + uniforms_width(spec))
-            column = columns.stop
+            drawn = self._drawn[:, column : column + uniforms_width(spec)]
+            column += uniforms_width(spec)
             buffers = {**shared, **cache_buffers(engine, spec, rows)}
             window = window_of(name, config)
-            self._graphs.append(SlotGraph(engine, name, spec, slots, buffers, window, columns))
+            self._graphs.append(SlotGraph(engine, name, spec, slots, buffers, window, drawn))
         self.window = max(graph.window for graph in self._graphs)
         self._has_draft = len(names) > 1
         # How much of each row the draft model has read, where that is less than usual.
@@ -85,10 +86,11 @@ class SlotGraphs:
         for graph in self._graphs:
             self._bound(graph, 0, 1, graph.window)
 
-    def draw(self, slot: int) -> None:
-        """Draw the random numbers of a row's next round, once a round however often it is run."""
+    def draw(self, slots: Sequence[int]) -> None:
+        """Draw the random numbers of rows' next rounds, once a round however often it is run."""
         if self._drawn.size:
-            self._slots.draw(slot, self._drawn[slot], by_position=self._by_position)
+            for slot in slots:
+                self._slots.draw(slot, self._drawn_rows[slot], by_position=self._by_position)
 
     def run(self, call: Call, length: int | None = None) -> None:
         """Feed, and compute `output_tokens` and `num_emitted` of the call's slots.
@@ -169,12 +171,15 @@ class SlotGraphs:
         """A call writes T entries behind each row's length, also into rows that stand still: a
         prompt so near the end that they would not fit is fed again from where they do.
         """
-        fed = self._slots.fed[call.first : call.last]
-        np.minimum(fed, self._max_length - width, out=fed)
+        if not call.is_full:
+            fed = self._slots.fed[call.first : call.last]
+            np.minimum(fed, self._max_length - width, out=fed)
 
     def _ends(self, call: Call) -> NDArray[np.int64]:
         """How much of each row's history the caches hold after the call."""
         rows, slots = slice(call.first, call.last), self._slots
+        if call.is_full:
+            return slots.committed[rows]
         ends = np.where(slots.started[rows], slots.committed[rows], slots.fed[rows])
         for slot, end in call.ends.items():
             ends[slot - call.first] = end
@@ -189,6 +194,8 @@ class SlotGraphs:
         # T entries are written behind the start, and must fit there.
         np.minimum(starts, self._max_length - width, out=starts)
         np.maximum(starts, 0, out=starts)
+        if call.is_full:
+            return starts
         return np.where(slots.started[rows], starts, slots.fed[rows])
 
     def _run_graph(
@@ -200,7 +207,7 @@ class SlotGraphs:
         width: int,
     ) -> None:
         bound = self._bound(graph, call.first, call.last, width)
-        graph.run(bound, starts, ends, self._drawn[call.first : call.last])
+        graph.run(bound, starts, ends)
 
     def _bound(self, graph: SlotGraph, first: int, last: int, width: int) -> Bound:
         varying = self._buffers if graph is self._graphs[-1] else {}
