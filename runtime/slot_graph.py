@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ class Bound:
         num_new: [rows].
         uniforms: [rows, n].
         drawn: [rows, n], where they are drawn.
-        origins: [rows, T], where the first T tokens of each row lie in the flat history.
-        places: [rows, T], where the tokens of a call lie; written by each call.
+        token_rows: the rows of `tokens`.
+        histories: what has been committed to each row.
     """
 
     run: Run
@@ -38,8 +38,8 @@ class Bound:
     num_new: NDArray[np.int64]
     uniforms: NDArray[np.float32]
     drawn: NDArray[np.float32]
-    origins: NDArray[np.int64]
-    places: NDArray[np.int64]
+    token_rows: Sequence[NDArray[np.int64]]
+    histories: Sequence[NDArray[np.int64]]
 
 
 class SlotGraph:
@@ -100,24 +100,28 @@ class SlotGraph:
         views = {name: buffer[first:last] for name, buffer in {**self._buffers, **buffers}.items()}
         run = self._engine.bind(self._name, {**views, "tokens": tokens})
         inputs = {name: values[first:last] for name, values in self._inputs.items()}
-        origins = self._slots.origins[first:last, None] + np.arange(width)
+        histories = list(self._slots.history[first:last])
         drawn = self._drawn[first:last]
-        made = Bound(run, tokens, **inputs, drawn=drawn, origins=origins, places=origins.copy())
+        made = Bound(
+            run, tokens, **inputs, drawn=drawn, token_rows=list(tokens), histories=histories
+        )
         return self._bound.setdefault(key, made)
 
-    def run(self, bound: Bound, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        """Run over what lies between `starts` and `ends` of each row's history.
+    def run(self, bound: Bound, starts: Sequence[int], ends: Sequence[int]) -> None:
+        """Run over what lies between the start and the end of each row's history.
 
         Args:
             bound: what `bound` gave.
-            starts: [rows].
-            ends: [rows]; a row whose end is its start stands still.
+            starts: of each row; T tokens from there on are inside the history.
+            ends: of each row; one whose end is its start stands still.
         """
+        # Few and simple NumPy calls: between two runs of a model all code is cold.
         bound.lengths[:] = starts
-        np.subtract(ends, starts, out=bound.num_new)
-        # What lies behind a row's end counts for nothing.
-        np.add(bound.origins, starts[:, None], out=bound.places)
-        self._slots.flat_history.take(bound.places, out=bound.tokens, mode="clip")
+        bound.num_new[:] = [end - start for start, end in zip(starts, ends, strict=True)]
+        width = bound.tokens.shape[1]
+        for tokens, history, start in zip(bound.token_rows, bound.histories, starts, strict=True):
+            # What lies behind a row's end counts for nothing.
+            tokens[:] = history[start : start + width]
         if bound.drawn.size:
-            np.copyto(bound.uniforms, bound.drawn)
+            bound.uniforms[:] = bound.drawn
         bound.run()

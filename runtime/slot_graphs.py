@@ -112,7 +112,7 @@ class SlotGraphs:
             self._draft(call, ends, widths[0])
         self._copy_proposals(call)
         graph, width = self._graphs[-1], widths[-1]
-        self._run_graph(graph, call, self._starts(graph, call, width), ends, width)
+        self._run_graph(graph, call, self._starts(graph, call, ends, width), ends, width)
         for slot, end in call.ends.items():
             self._slots.fed[slot] = end
         self.fed_as_usual = widths[0] == self._graphs[0].window
@@ -175,35 +175,39 @@ class SlotGraphs:
             fed = self._slots.fed[call.first : call.last]
             np.minimum(fed, self._max_length - width, out=fed)
 
-    def _ends(self, call: Call) -> NDArray[np.int64]:
+    def _ends(self, call: Call) -> list[int]:
         """How much of each row's history the caches hold after the call."""
         rows, slots = slice(call.first, call.last), self._slots
+        ends: list[int] = slots.committed[rows].tolist()
         if call.is_full:
-            return slots.committed[rows]
-        ends = np.where(slots.started[rows], slots.committed[rows], slots.fed[rows])
-        for slot, end in call.ends.items():
-            ends[slot - call.first] = end
+            return ends
+        standing = zip(slots.started[rows].tolist(), slots.fed[rows].tolist(), strict=True)
+        for row, (started, fed) in enumerate(standing):
+            if not started:
+                ends[row] = call.ends.get(call.first + row, fed)
         return ends
 
-    def _starts(self, graph: SlotGraph, call: Call, width: int) -> NDArray[np.int64]:
+    def _starts(self, graph: SlotGraph, call: Call, ends: Sequence[int], width: int) -> list[int]:
         """Where in each row's history a graph begins to read."""
         rows, slots = slice(call.first, call.last), self._slots
-        starts = slots.committed[rows] - graph.window
-        if self._some_unread and graph is not self._graphs[-1]:
-            np.minimum(starts, self._read[rows], out=starts)
         # T entries are written behind the start, and must fit there.
-        np.minimum(starts, self._max_length - width, out=starts)
-        np.maximum(starts, 0, out=starts)
+        latest, window = self._max_length - width, graph.window
+        starts = [max(min(end - window, latest), 0) for end in ends]
+        if self._some_unread and graph is not self._graphs[-1]:
+            starts = [
+                max(min(one), 0) for one in zip(starts, self._read[rows].tolist(), strict=True)
+            ]
         if call.is_full:
             return starts
-        return np.where(slots.started[rows], starts, slots.fed[rows])
+        standing = zip(starts, slots.started[rows].tolist(), slots.fed[rows].tolist(), strict=True)
+        return [start if started else fed for start, started, fed in standing]
 
     def _run_graph(
         self,
         graph: SlotGraph,
         call: Call,
-        starts: NDArray[np.int64],
-        ends: NDArray[np.int64],
+        starts: Sequence[int],
+        ends: Sequence[int],
         width: int,
     ) -> None:
         bound = self._bound(graph, call.first, call.last, width)
@@ -213,23 +217,24 @@ class SlotGraphs:
         varying = self._buffers if graph is self._graphs[-1] else {}
         return graph.bound(first, last, width, self._length, varying)
 
-    def _draft(self, call: Call, ends: NDArray[np.int64], width: int) -> None:
+    def _draft(self, call: Call, ends: Sequence[int], width: int) -> None:
         """Run the draft model; to propose nothing, only over prompts."""
         graph, rows = self._graphs[0], slice(call.first, call.last)
         if self._length > 0:
-            self._run_graph(graph, call, self._starts(graph, call, width), ends, width)
+            starts = self._starts(graph, call, ends, width)
+            self._run_graph(graph, call, starts, ends, width)
             if self._some_unread:
                 self._read[rows] = _ALL_READ
                 self._some_unread = bool((self._read != _ALL_READ).any())
             return
-        started, read = self._slots.started[rows], self._read[rows]
+        started, read, last = self._slots.started[rows], self._read[rows], np.array(ends)
         # Rows that stand still are written to nevertheless, where that fits.
-        still = np.minimum(ends, self._max_length - width)
-        np.minimum(read, np.minimum(still, ends - graph.window), out=read, where=started)
+        still = np.minimum(last, self._max_length - width)
+        np.minimum(read, np.minimum(still, last - graph.window), out=read, where=started)
         self._some_unread = self._some_unread or bool(started.any())
         if call.ends:
-            starts = np.where(started, still, self._slots.fed[rows])
-            self._run_graph(graph, call, starts, np.where(started, still, ends), width)
+            starts = np.where(started, still, self._slots.fed[rows]).tolist()
+            self._run_graph(graph, call, starts, np.where(started, still, last).tolist(), width)
 
     def _copy_proposals(self, call: Call) -> None:
         """The first of them, where a call verifies less than k."""

@@ -25,8 +25,6 @@ class Slots:
     Attributes:
         history: [N, capacity] int64, the committed tokens of each row.
         committed: [N] int64, how many they are.
-        flat_history: the same memory as [N * capacity].
-        origins: [N] int64, where each row begins there.
         prompt_lengths: [N] int64.
         fed: [N] int64, tokens of a prompt that the caches hold already.
         started: [N] bool, whether the whole prompt has been fed, so that the row does rounds.
@@ -35,8 +33,6 @@ class Slots:
 
     def __init__(self, num_slots: int, capacity: int) -> None:
         self.history: NDArray[np.int64] = np.zeros((num_slots, capacity), dtype=np.int64)
-        self.flat_history = self.history.reshape(-1)
-        self.origins: NDArray[np.int64] = np.arange(num_slots) * capacity
         self.started = np.zeros(num_slots, dtype=np.bool_)
         self.committed, self.prompt_lengths, self.fed = (
             np.zeros(num_slots, dtype=np.int64) for _ in range(3)
@@ -47,6 +43,7 @@ class Slots:
             "top_p": np.ones(num_slots, dtype=np.float32),
             "min_p": np.zeros(num_slots, dtype=np.float32),
         }
+        self._draws = [False] * num_slots
         self._streams: list[UniformStream | None] = [None] * num_slots
 
     def __len__(self) -> int:
@@ -62,6 +59,7 @@ class Slots:
         for name, values in self.sampling.items():
             values[slot] = getattr(options, name)
         self._streams[slot] = UniformStream(seed)
+        self._draws[slot] = options.temperature > 0
         self.started[slot] = False
 
     def leave(self, slot: int) -> None:
@@ -79,6 +77,7 @@ class Slots:
         for values in (*counts, *self.sampling.values()):
             values[target] = values[source]
         self._streams[target] = self._streams[source]
+        self._draws[target] = self._draws[source]
         self.leave(source)
 
     def is_occupied(self, slot: int) -> bool:
@@ -100,7 +99,12 @@ class Slots:
         self.committed[slot] = start + len(tokens)
 
     def draw(self, slot: int, uniforms: NDArray[np.float32], *, by_position: bool) -> None:
-        """Fill `uniforms` [n] with numbers in [0, 1) from the row's stream; see `Batch.draw`."""
+        """Fill `uniforms` [n] with numbers in [0, 1) from the row's stream; see `Batch.draw`.
+
+        A greedy row looks at none: they stay as they are.
+        """
+        if not self._draws[slot]:
+            return
         stream = self._streams[slot]
         assert stream is not None
         if by_position:
