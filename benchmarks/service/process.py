@@ -127,7 +127,7 @@ class MemoryLog:
         self._ended.set()
         self._thread.join()
 
-    def slope(self, skipped: float = 0.3) -> float:
+    def slope(self, skipped: float = 0.5) -> float:
         """MiB per minute, by least squares, without the first part, in which pages come in."""
         late = self.samples[int(len(self.samples) * skipped) :]
         if len(late) < 2:

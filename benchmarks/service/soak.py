@@ -152,7 +152,7 @@ class SoakReport:
                 "server memory: first, last, most (MiB)",
                 f"{sizes[0]:.0f}, {sizes[-1]:.0f}, {max(sizes):.0f}" if sizes else "-",
             ),
-            ("slope of its memory, without the first 30% (MiB/min)", f"{self.memory_slope:.2f}"),
+            ("slope of its memory, in the second half (MiB/min)", f"{self.memory_slope:.2f}"),
             ("complaints in its log, exit code", f"{len(self.complaints)}, {self.exit_code}"),
         ]
 
