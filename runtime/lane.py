@@ -9,6 +9,7 @@ from spec_compile.errors import BackendError, SpecCompileError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime.decoder import check_emitted, check_tokens
 from spec_compile.runtime.engine import Engine
+from spec_compile.runtime.slot_drafting import LaneKind, SlotDrafting
 from spec_compile.runtime.slot_graphs import SlotGraphs
 from spec_compile.runtime.slot_plan import Call, Prompt, plan_calls
 from spec_compile.runtime.slots import Slots
@@ -23,7 +24,7 @@ class Lane:
         manifest: the bundle's contract.
         num_slots: rows.
         prefill_chunk: most tokens of prompts that a step feeds.
-        speculative: False decodes with the target alone.
+        kind: of the requests.
 
     Raises:
         ArtifactError: a graph is damaged.
@@ -36,10 +37,9 @@ class Lane:
         manifest: Manifest,
         num_slots: int,
         prefill_chunk: int,
-        *,
-        speculative: bool = True,
+        kind: LaneKind = LaneKind.SPECULATIVE,
     ) -> None:
-        config = manifest.config
+        config, speculative = manifest.config, kind is not LaneKind.TARGET_ONLY
         try:
             self._slots = Slots(num_slots, config.max_length)
             self._graphs = SlotGraphs(engine, manifest, self._slots, speculative=speculative)
@@ -49,6 +49,7 @@ class Lane:
                 "fewer slots, or export with a smaller --max-length"
             ) from error
         self._graphs.open()
+        self._drafting = SlotDrafting(manifest, self._slots, kind, self._graphs.proposals)
         self._vocab_size = manifest.vocab_size
         self._num_drafted = self._graphs.num_speculative_tokens * config.num_drafts
         # A smaller part could be rolled back faster than it is fed; see SlotGraphs.
@@ -63,6 +64,7 @@ class Lane:
     def enter(self, ticket: Ticket) -> None:
         """Seat a request in the lowest free slot; there must be one."""
         slot = next(s for s in range(len(self._slots)) if not self._slots.is_occupied(s))
+        self._drafting.enter(slot, ticket.options)
         self._slots.enter(slot, ticket.prompt, ticket.options, ticket.seed)
         self._tickets[slot] = ticket
 
@@ -78,11 +80,12 @@ class Lane:
             Requests that have new tokens or an error; those that have ended have left.
         """
         self._close_gap()
-        running = [slot for slot in self._tickets if self._slots.is_running(slot)]
+        started = self._slots.started.tolist()
+        running = [slot for slot in self._tickets if started[slot]]
         prompts = [
             Prompt(slot, int(self._slots.fed[slot]), len(ticket.prompt))
             for slot, ticket in self._tickets.items()
-            if not self._slots.is_running(slot)
+            if not started[slot]
         ]
         calls = plan_calls(
             running,
@@ -94,43 +97,50 @@ class Lane:
         return [ticket for call in calls for ticket in self._do(call)]
 
     def _do(self, call: Call) -> list[Ticket]:
-        emitting = [slot for slot in call.slots if self._completes_round(call, slot)]
-        for slot in emitting:
-            self._graphs.draw(slot)
-        failed = self._run(call)
-        outputs = self._graphs.output_tokens[call.first : call.last].tolist()
-        counts = self._graphs.num_emitted[call.first : call.last].tolist()
+        started, graphs, drafting = time.perf_counter(), self._graphs, self._drafting
+        completed = [s for s, end in call.ends.items() if end == len(self._tickets[s].prompt)]
+        emitting = [*call.running, *completed]
+        graphs.draw(emitting)
+        most = graphs.most_drafted(call)
+        length = drafting.choose(call, emitting, most, any_length=graphs.takes_any_length)
+        failed = self._run(call, length)
+        blocks = graphs.output_tokens[call.first : call.last].tolist()
+        counts = graphs.num_emitted[call.first : call.last].tolist()
         now = time.monotonic()
         changed = [self._fail(slot, error) for slot, error in failed.items()]
-        for slot in emitting:
-            if slot not in failed:
-                row = slot - call.first
-                changed.append(self._take(slot, outputs[row], counts[row], now))
+        emitted = {slot: counts[slot - call.first] for slot in emitting if slot not in failed}
+        proposed = [drafting.proposed(slot, length) for slot in emitted]
+        if not failed:
+            milliseconds = 1000.0 * (time.perf_counter() - started)
+            usual = graphs.fed_as_usual
+            drafting.learn(length, proposed, [*emitted.values()], milliseconds, usual=usual)
+        for slot in completed:
+            self._slots.start(slot)
+        for (slot, count), number in zip(emitted.items(), proposed, strict=True):
+            changed.append(self._take(slot, blocks[slot - call.first], count, number, now))
         return changed
 
-    def _completes_round(self, call: Call, slot: int) -> bool:
-        return slot not in call.ends or call.ends[slot] == len(self._tickets[slot].prompt)
-
-    def _run(self, call: Call) -> dict[int, SpecCompileError]:
+    def _run(self, call: Call, length: int) -> dict[int, SpecCompileError]:
         """Run a call; when it fails, find out whose fault it is by running each row alone."""
         try:
-            self._graphs.run(call)
+            self._graphs.run(call, length)
         except SpecCompileError as error:
             if len(call.slots) == 1:
                 return {call.slots[0]: error}
             failed: dict[int, SpecCompileError] = {}
             for slot in call.slots:
-                failed |= self._run(call.alone(slot))
+                failed |= self._run(call.alone(slot), length)
             return failed
         return {}
 
-    def _take(self, slot: int, block: list[int], count: int, now: float) -> Ticket:
+    def _take(
+        self, slot: int, block: list[int], count: int, num_proposed: int, now: float
+    ) -> Ticket:
         ticket = self._tickets[slot]
-        self._slots.start(slot)
         try:
             check_emitted(0, count, len(block))
             check_tokens(block[:count], self._vocab_size)
-            kept = ticket.row.accept(block[:count], ticket.lap(now))
+            kept = ticket.row.accept(block[:count], ticket.lap(now), num_proposed)
         except SpecCompileError as error:
             return self._fail(slot, error)
         self._slots.commit(slot, kept)
@@ -144,16 +154,15 @@ class Lane:
 
     def _leave(self, slot: int) -> Ticket:
         self._slots.leave(slot)
+        self._drafting.leave(slot)
         return self._tickets.pop(slot)
 
     def _close_gap(self) -> None:
         """Seat the highest row in the lowest free slot: calls pay for the slots in between."""
-        while self._tickets:
-            free = next((s for s in range(len(self._slots)) if s not in self._tickets), None)
-            highest = max(self._tickets)
-            if free is None or free > highest:
-                return
+        while self._tickets and (highest := max(self._tickets)) >= len(self._tickets):
+            free = next(slot for slot in range(highest) if slot not in self._tickets)
             self._graphs.move(highest, free)
             self._slots.move(highest, free)
+            self._drafting.move(highest, free)
             moved = {highest: free}
             self._tickets = {moved.get(slot, slot): t for slot, t in self._tickets.items()}

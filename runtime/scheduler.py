@@ -12,13 +12,14 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from spec_compile.errors import ClosedError, ConfigError, QueueFullError, SpecCompileError
+from spec_compile.errors import ClosedError, QueueFullError, SpecCompileError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime.counters import Counters, CountersSnapshot
 from spec_compile.runtime.engine import Engine
 from spec_compile.runtime.lane import Lane
 from spec_compile.runtime.requests import GenerationOptions, check_count
 from spec_compile.runtime.row import CAPACITY, DEADLINE, LENGTH
+from spec_compile.runtime.slot_drafting import LaneKind, kind_of
 from spec_compile.runtime.ticket import Listener, SharedRow, Ticket
 from spec_compile.runtime.tokenizer import BundleTokenizer
 
@@ -40,7 +41,7 @@ class Scheduler:
     Raises:
         ArtifactError: a graph is damaged.
         BackendError: the engine cannot load a graph, or the caches do not fit into memory.
-        ConfigError: a number that is not positive, or a bundle of prompt lookup.
+        ConfigError: a number that is not positive.
     """
 
     def __init__(
@@ -53,11 +54,6 @@ class Scheduler:
         max_queue: int = MAX_QUEUE,
         prefill_chunk: int = PREFILL_CHUNK,
     ) -> None:
-        if manifest.config.lookup_sizes is not None:
-            raise ConfigError(
-                "continuous batching does not serve prompt lookup; use spec_compile.load, or "
-                "export with a draft model"
-            )
         self.num_slots = manifest.config.batch_size if num_slots is None else num_slots
         for name, value in (
             ("num_slots", self.num_slots),
@@ -67,7 +63,8 @@ class Scheduler:
             check_count(name, value)
         self._engine, self._manifest, self._tokenizer = engine, manifest, tokenizer
         self._max_queue, self._prefill_chunk = max_queue, prefill_chunk
-        self._lanes = {True: self._open_lane(speculative=True)}
+        self._lanes: dict[LaneKind, Lane] = {}
+        self._lane(LaneKind.SPECULATIVE)  # so that the first request need not wait for it
         self._changed = threading.Condition()
         self._queue: deque[Ticket] = deque()
         self._closing = self._cancelling = False
@@ -96,11 +93,7 @@ class Scheduler:
         Raises:
             QueueFullError: `max_queue` requests wait already.
             ClosedError: the scheduler is closed.
-            ConfigError: adaptive drafting, whose rounds would be of as many lengths as there are
-                rows.
         """
-        if options.adaptive:
-            raise ConfigError("continuous batching has no adaptive drafting; leave adaptive out")
         deadline = None if timeout is None else time.monotonic() + timeout
         row = self._row(len(prompt), options)
         ticket = Ticket(row, prompt, options, seed, deadline=deadline, listener=listener)
@@ -154,15 +147,6 @@ class Scheduler:
             num_speculative_tokens=k if options.speculative else 0,
         )
 
-    def _open_lane(self, *, speculative: bool) -> Lane:
-        return Lane(
-            self._engine,
-            self._manifest,
-            self.num_slots,
-            self._prefill_chunk,
-            speculative=speculative,
-        )
-
     def _work(self) -> None:
         """The worker's loop; whatever ends it, nobody is left waiting."""
         try:
@@ -209,16 +193,18 @@ class Scheduler:
             entering = [self._queue.popleft() for _ in range(min(free, len(self._queue)))]
         for ticket in entering:
             try:
-                self._lane(ticket.options.speculative).enter(ticket)
+                self._lane(kind_of(ticket.options)).enter(ticket)
             except SpecCompileError as error:
                 ticket.fail(error)
                 failed.append(ticket)
         return failed
 
-    def _lane(self, speculative: bool) -> Lane:
-        if speculative not in self._lanes:
-            self._lanes[speculative] = self._open_lane(speculative=speculative)
-        return self._lanes[speculative]
+    def _lane(self, kind: LaneKind) -> Lane:
+        if kind not in self._lanes:
+            self._lanes[kind] = Lane(
+                self._engine, self._manifest, self.num_slots, self._prefill_chunk, kind
+            )
+        return self._lanes[kind]
 
     def _publish(self, changed: Sequence[Ticket]) -> None:
         self.counters.record(changed, running=len(self._seated()))

@@ -35,6 +35,11 @@ class Call:
         """All slots that are fed; others in the range stand still."""
         return (*self.running, *self.ends)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether every slot of the range does a round."""
+        return len(self.running) == self.last - self.first
+
     def alone(self, slot: int) -> Call:
         """The part of this call that is about one slot."""
         if slot in self.ends:
@@ -72,6 +77,8 @@ def plan_calls(
         First the call that holds the running rows, if any, then calls of single prompts: a running
         row never stands still in a call.
     """
+    if not prompts:
+        return [Call(min(running), max(running) + 1, tuple(running))] if running else []
     ends: dict[int, int] = {}
     lengths: dict[int, int] = {}
     for prompt in prompts:

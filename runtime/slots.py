@@ -27,11 +27,13 @@ class Slots:
         committed: [N] int64, how many they are.
         prompt_lengths: [N] int64.
         fed: [N] int64, tokens of a prompt that the caches hold already.
+        started: [N] bool, whether the whole prompt has been fed, so that the row does rounds.
         sampling: temperature, top_k, top_p and min_p, [N] each.
     """
 
     def __init__(self, num_slots: int, capacity: int) -> None:
         self.history: NDArray[np.int64] = np.zeros((num_slots, capacity), dtype=np.int64)
+        self.started = np.zeros(num_slots, dtype=np.bool_)
         self.committed, self.prompt_lengths, self.fed = (
             np.zeros(num_slots, dtype=np.int64) for _ in range(3)
         )
@@ -41,8 +43,8 @@ class Slots:
             "top_p": np.ones(num_slots, dtype=np.float32),
             "min_p": np.zeros(num_slots, dtype=np.float32),
         }
+        self._draws = [False] * num_slots
         self._streams: list[UniformStream | None] = [None] * num_slots
-        self._started = [False] * num_slots
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -57,23 +59,25 @@ class Slots:
         for name, values in self.sampling.items():
             values[slot] = getattr(options, name)
         self._streams[slot] = UniformStream(seed)
-        self._started[slot] = False
+        self._draws[slot] = options.temperature > 0
+        self.started[slot] = False
 
     def leave(self, slot: int) -> None:
         """Free a slot; greedy options cost an engine the least."""
         self.committed[slot] = self.prompt_lengths[slot] = self.fed[slot] = 0
         for name, value in (("temperature", 0.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
             self.sampling[name][slot] = value
-        self._streams[slot], self._started[slot] = None, False
+        self._streams[slot], self.started[slot] = None, False
 
     def move(self, source: int, target: int) -> None:
         """Let the request of slot `source` go on in the free slot `target`."""
         length = self.committed[source]
         self.history[target, :length] = self.history[source, :length]
-        for values in (self.committed, self.prompt_lengths, self.fed, *self.sampling.values()):
+        counts = (self.committed, self.prompt_lengths, self.fed, self.started)
+        for values in (*counts, *self.sampling.values()):
             values[target] = values[source]
         self._streams[target] = self._streams[source]
-        self._started[target] = self._started[source]
+        self._draws[target] = self._draws[source]
         self.leave(source)
 
     def is_occupied(self, slot: int) -> bool:
@@ -82,11 +86,11 @@ class Slots:
 
     def is_running(self, slot: int) -> bool:
         """Whether its prompt has been fed, so that it takes part in rounds."""
-        return self._started[slot]
+        return bool(self.started[slot])
 
     def start(self, slot: int) -> None:
         """Note that the whole prompt has been fed."""
-        self._started[slot] = True
+        self.started[slot] = True
 
     def commit(self, slot: int, tokens: Sequence[int]) -> None:
         """Append kept tokens to a row."""
@@ -95,7 +99,12 @@ class Slots:
         self.committed[slot] = start + len(tokens)
 
     def draw(self, slot: int, uniforms: NDArray[np.float32], *, by_position: bool) -> None:
-        """Fill `uniforms` [n] with numbers in [0, 1) from the row's stream; see `Batch.draw`."""
+        """Fill `uniforms` [n] with numbers in [0, 1) from the row's stream; see `Batch.draw`.
+
+        A greedy row looks at none: they stay as they are.
+        """
+        if not self._draws[slot]:
+            return
         stream = self._streams[slot]
         assert stream is not None
         if by_position:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from spec_compile.config import LONGEST_NGRAM
 from spec_compile.manifest import Manifest
 from spec_compile.runtime.requests import (
     LARGEST_FLOAT,
@@ -100,7 +101,10 @@ class Requests:
         if settings.max_prompt_tokens is not None:
             longest = min(longest, settings.max_prompt_tokens)
         prompt = _Prompt(longest, Whole(0, manifest.vocab_size - 1), settings.max_choices)
-        self._options = _options(greedy=manifest.config.acceptance == "greedy")
+        self._options = {
+            **_options(greedy=manifest.config.acceptance == "greedy"),
+            **_drafting(manifest),
+        }
         common = {
             "model": Field(_Model(settings.model_name), "The model's name.", required=True),
             **self._options,
@@ -186,8 +190,21 @@ def _options(*, greedy: bool) -> dict[str, Field]:
         "seed": Field(Whole(0, _MAX_SEED), "Choice i draws from seed + i; fresh if not given."),
         "stop": Field(TextOr(stop, ListOf(stop, 0, _MAX_STOPS)), "Ends the output before it."),
         "ignore_eos": Field(Flag(), "Go on after the end of text."),
-        "speculative": Field(Flag(), "False decodes with the target model alone."),
     }
+
+
+def _drafting(manifest: Manifest) -> dict[str, Field]:
+    """Options of the runtime that the bundle has a use for."""
+    fields = {"speculative": Field(Flag(), "False decodes with the target model alone.")}
+    verify = manifest.graphs.get("verify")
+    if verify is not None and verify.takes_any_length:
+        about = "Draft as many tokens a round as measured costs say; needs speculative."
+        fields["adaptive"] = Field(Flag(), about)
+    if manifest.config.lookup_sizes is not None:
+        size = Whole(1, LONGEST_NGRAM)
+        fields["prompt_lookup_min"] = Field(size, "Fewest last tokens that are looked up.")
+        fields["prompt_lookup_max"] = Field(size, "Most of them.")
+    return fields
 
 
 def _answer_fields(settings: ServerSettings) -> dict[str, Field]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from spec_compile.config import SpecConfig, config_for
 from spec_compile.driver import compile as compile_pair
 from spec_compile.errors import ConfigError
 from spec_compile.runtime.api import load
+from spec_compile.runtime.shared_decoder import SharedDecoder
 from tests.end_to_end.conftest import MAX_LENGTH, Bundles, Folders, greedy
+from tests.helpers.workload import alone, mixed_requests
 
 PROMPTS = ([5], [7, 8, 9, 7, 8], list(range(1, 20)))
 LOOKUP = SpecConfig(
@@ -129,3 +132,17 @@ def test_what_prompt_lookup_cannot_be_is_refused(
 def test_defaults_follow_the_draft() -> None:
     assert config_for("prompt-lookup").acceptance == "match"
     assert config_for("small") == SpecConfig()
+
+
+def test_requests_side_by_side_as_if_alone(bundle: Path) -> None:
+    plain = load(bundle, num_threads=1)
+    requests = mixed_requests(24, vocab_size=6, longest=MAX_LENGTH - 1, seed=5)
+    expected = alone(plain, requests)
+    for number, (_, options) in enumerate(requests):
+        options["adaptive"] = number % 3 == 0
+    with (
+        SharedDecoder.load(bundle, num_slots=4, prefill_chunk=6, num_threads=1) as shared,
+        ThreadPoolExecutor(len(requests)) as pool,
+    ):
+        results = pool.map(lambda one: shared.generate(one[0], **one[1]), requests)
+        assert [(one.token_ids, one.finish_reason) for one in results] == expected

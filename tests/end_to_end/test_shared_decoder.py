@@ -52,6 +52,19 @@ def test_each_request_as_if_alone(bundles: Bundles, config: SpecConfig) -> None:
         assert _together(shared, requests) == alone(plain, requests)
 
 
+def test_adaptive_requests(bundles: Bundles) -> None:
+    """By the rule `match`, how many tokens a round verifies decides about its speed alone."""
+    plain = bundles("good", _config("match", "verify", 3))
+    requests = mixed_requests(24, vocab_size=V, longest=MAX_LENGTH - 1, seed=8)
+    expected = alone(plain, requests)
+    for number, (_, options) in enumerate(requests):
+        options["adaptive"] = number % 3 > 0
+    with SharedDecoder(
+        plain.bundle, plain.engine, plain.tokenizer, num_slots=4, prefill_chunk=6
+    ) as shared:
+        assert _together(shared, requests) == expected
+
+
 def _together(shared: SharedDecoder, requests: list[tuple[list[int], dict[str, Any]]]) -> list[Any]:
     tickets = []
     for prompt, options in requests:

@@ -12,6 +12,8 @@ NOT_IN_THE_DOCUMENT = (
     "stream_options needs stream",
     "give max_tokens or max_completion_tokens",
     "the prompt has",
+    "adaptive=True and speculative=False exclude each other",
+    "prompt_lookup_min=",
 )
 
 

@@ -39,7 +39,9 @@ class Running:
     shared: SharedDecoder
 
 
-class _Announced(Server):
+class Announced(Server):
+    """A server that says when it listens."""
+
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.ready = threading.Event()
@@ -78,7 +80,7 @@ def start(plain: Decoder) -> Iterator[StartServer]:
             num_slots=num_slots,
             max_queue=max_queue,
         )
-        server = _Announced(
+        server = Announced(
             AsyncDecoder(shared), ServerSettings(MODEL, **settings), port=0, drain_seconds=20
         )
         thread = threading.Thread(target=server.run)
