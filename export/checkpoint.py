@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from spec_compile.errors import CaptureError, CheckpointError
-from spec_compile.export.capture import IMPLEMENTATION
+from spec_compile.export.seams import IMPLEMENTATION
 from spec_compile.json_fields import is_plain
 from spec_compile.presets import PRESETS, resolve_preset
 from spec_compile.program import first_line
@@ -93,6 +93,11 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
     return Checkpoint(source, folder, config, eos, next(iter(bos), None))
 
 
+def is_seq2seq(config: Any) -> bool:
+    """Whether a model has an encoder and a decoder."""
+    return bool(getattr(config, "is_encoder_decoder", False))
+
+
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     """The model in evaluation mode on the CPU, ready to be captured.
 
@@ -140,7 +145,9 @@ def _use_our_attention(model: PreTrainedModel) -> None:
             "only models that keep all they know in keys and values compile"
         )
     # Without this, transformers takes the name of our attention and goes on with the model's own.
-    if not getattr(model, "_supports_attention_backend", True):
+    # Encoder-decoder models do not say it; their capture sees which layers come to the interface.
+    says = is_seq2seq(model.config) or getattr(model, "_supports_attention_backend", True)
+    if not says:
         raise CaptureError(
             f"{name} computes attention in code of its own, not through the attention interface of "
             "transformers, so it cannot be captured"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,21 @@ GRAPHS_OF_FUSION: Mapping[str, tuple[str, ...]] = {
     "verify": ("draft", "verify", "target"),
     "step": ("step", "target"),
 }
-FREE_SIZES = ("B", "T", "J", "J+1")
+FREE_SIZES = ("B", "T", "N", "J", "J+1")
+SOURCE_TOKENS, SOURCE_LENGTHS = "source_tokens", "source_lengths"
+_CROSS = re.compile(r"(draft_)?cross_(key|value)\.\d+")
+
+
+def is_source_tensor(name: str) -> bool:
+    """Whether a decoder's input says something of the source text: its length, or what an encoder
+    made of it, the keys and values of one layer's cross-attention.
+    """
+    return name == SOURCE_LENGTHS or is_cross_tensor(name)
+
+
+def is_cross_tensor(name: str) -> bool:
+    """Whether a tensor holds the keys or values of one layer's cross-attention."""
+    return _CROSS.fullmatch(name) is not None
 
 
 def required_graphs(fusion: str, drafter: str) -> tuple[str, ...]:
