@@ -68,6 +68,9 @@ def start(
 ) -> Generation:
     """Set up one generation of at most `batch_size` checked prompts; nothing is computed yet.
 
+    Of a model with an encoder, prompts are source texts, and every output begins with the bundle's
+    `decoder_start_ids`, which are no part of it.
+
     `planner` chooses how many tokens each round drafts; None drafts as many as there are, up to k.
 
     Raises:
@@ -76,7 +79,7 @@ def start(
     """
     capacity = manifest.config.max_length
     try:
-        batch = Batch(prompts, options, seeds, capacity)
+        batch = make_batch(manifest, prompts, options, seeds)
         rounds = Rounds(
             engine,
             manifest,
@@ -91,8 +94,8 @@ def start(
             "or export with a smaller --max-length"
         ) from error
     rows = []
-    for prompt in prompts:
-        room = capacity - len(prompt)
+    for held in batch.prompt_lengths.tolist():
+        room = capacity - held
         rows.append(
             Row(
                 budget=min(options.max_new_tokens, room),
@@ -106,9 +109,22 @@ def start(
     return Generation(tuple(rows), decode(rounds, batch, rows))
 
 
+def make_batch(
+    manifest: Manifest,
+    prompts: Sequence[Sequence[int]],
+    options: GenerationOptions,
+    seeds: Sequence[int],
+) -> Batch:
+    """The rows of checked prompts: texts to go on with, or sources to read."""
+    capacity, starts = manifest.config.max_length, manifest.decoder_start_ids
+    if not manifest.reads_source:
+        return Batch(prompts, options, seeds, capacity)
+    return Batch([starts] * len(prompts), options, seeds, capacity, sources=prompts)
+
+
 def next_logits(engine: Engine, manifest: Manifest, prompt: Sequence[int]) -> NDArray[np.float32]:
     """The target's logits [V] for the token after `prompt`, by a fresh prefill."""
-    batch = Batch([prompt], GenerationOptions(), [0], manifest.config.max_length)
+    batch = make_batch(manifest, [prompt], GenerationOptions(), [0])
     rounds = Rounds(engine, manifest, batch, speculative=False, with_logits=True)
     rounds.run()
     logits: NDArray[np.float32] = rounds.buffers["logits"][0, 0]

@@ -58,6 +58,11 @@ class Scheduler:
                 "continuous batching does not serve prompt lookup; use spec_compile.load, or "
                 "export with a draft model"
             )
+        if manifest.reads_source:
+            raise ConfigError(
+                "continuous batching does not serve encoder-decoder models, whose sources are read "
+                "for a whole batch at once; use spec_compile.load"
+            )
         self.num_slots = manifest.config.batch_size if num_slots is None else num_slots
         for name, value in (
             ("num_slots", self.num_slots),

@@ -27,10 +27,15 @@ def is_cross_tensor(name: str) -> bool:
     return _CROSS.fullmatch(name) is not None
 
 
-def required_graphs(fusion: str, drafter: str) -> tuple[str, ...]:
+# Graphs that read the source text, by the model that they belong to.
+ENCODERS = {"target": "encoder", "draft": "draft_encoder"}
+
+
+def required_graphs(fusion: str, drafter: str, *, seq2seq: bool = False) -> tuple[str, ...]:
     """Graphs that a bundle must have; prompt lookup has no draft."""
-    names = GRAPHS_OF_FUSION[fusion]
-    return names if drafter == "model" else tuple(name for name in names if name != "draft")
+    names = (*(ENCODERS.values() if seq2seq else ()), *GRAPHS_OF_FUSION[fusion])
+    without = () if drafter == "model" else ("draft", ENCODERS["draft"])
+    return tuple(name for name in names if name not in without)
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,8 @@ class Expected:
 
     Args:
         dtype: NumPy's name of the element type.
-        shape: a number, a free size (`B` rows, `T` new tokens, `J` draft tokens), or None for any
-            number.
+        shape: a number, a free size (`B` rows, `T` new tokens, `N` source tokens, `J` draft
+            tokens), or None for any number.
     """
 
     dtype: str
@@ -78,6 +83,11 @@ def graph_inputs(
         vocab_size: V.
         any_length: whether the graph takes any number J of draft tokens up to k.
     """
+    if name in ENCODERS.values():
+        return {
+            SOURCE_TOKENS: Expected("int64", ("B", "N")),
+            SOURCE_LENGTHS: Expected("int64", ("B",)),
+        }, {}
     required = {
         "tokens": Expected("int64", ("B", "T")),
         "num_new": Expected("int64", ("B",)),
@@ -100,6 +110,8 @@ def graph_outputs(
     name: str, drafts: tuple[int, ...], vocab_size: int, *, any_length: bool = False
 ) -> dict[str, Expected]:
     """Outputs that graph `name` must have, without its caches; arguments as `graph_inputs`."""
+    if name in ENCODERS.values():
+        return {}
     if name == "draft":
         return {"draft_tokens": Expected("int64", ("B", *drafts))}
     emitted: int | str = 1 if name == "target" else drafts[-1] + 1
