@@ -88,13 +88,24 @@ def _used(graph: Graph) -> Graph:
             # Either would keep what it reads: one checks types, the other could draw numbers.
             if node.target is aten._assert_tensor_metadata.default:
                 copied.erase_node(node)
-            elif node.target is aten.dropout.default and node.args[2] is False:
+            elif node.target is aten.dropout.default and node.args[-1] is False:
                 node.replace_all_uses_with(node.args[0])
                 copied.erase_node(node)
+            elif node.target is aten.add_.Tensor and _is_last_use(node):
+                node.target = aten.add.Tensor  # passes leave graphs alone that write in place
         copied.eliminate_dead_code()
         return 1
 
     return without_unused_weights(graph.edited(drop)[0])
+
+
+def _is_last_use(node: fx.Node) -> bool:
+    """Whether what `node` writes to is a value of its own that nobody reads afterwards."""
+    written = node.args[0]
+    if not isinstance(written, fx.Node) or len(written.users) > 1:
+        return False
+    returns: Any = getattr(getattr(written.target, "_schema", None), "returns", [])
+    return len(returns) == 1 and returns[0].alias_info is None
 
 
 def cross_specs(
@@ -242,7 +253,7 @@ class _Biases(nn.Module):
                 return visible
             if place not in masks:
                 table: Tensor = getattr(self, f"table{place}")
-                bias = functional.embedding(distance, table.T).permute(0, 3, 1, 2)
+                bias = functional.embedding(distance, table).permute(0, 3, 1, 2)
                 masks[place] = bias.masked_fill(~visible, float("-inf"))
             return masks[place]
 

@@ -33,7 +33,7 @@ class Decoder:
         own: shapes of its caches, by layer.
         cross: shapes of what its cross-attention reads, by layer.
         tables: the modules that hold a row for each position, and the row of position 0.
-        biases: by layer what is added to scores, by head and distance [H, max_length].
+        biases: by layer what is added to scores, by distance and head [max_length, H].
     """
 
     own: Mapping[int, CacheShape]
@@ -194,16 +194,16 @@ def _owner(model: PreTrainedModel, weight: Tensor) -> nn.Module:
 
 
 def _by_distance(model: PreTrainedModel, bias: Tensor) -> Tensor:
-    """A bias [H, T, T] by query and key as one by distance [H, T].
+    """A bias [H, T, T] by query and key as one by distance [T, H].
 
     Raises:
         CaptureError: it depends on more than the distance.
     """
     steps = torch.arange(bias.shape[-1])
-    table = bias[:, -1].flip(-1).contiguous()
+    table = bias[:, -1].flip(-1).T.contiguous()
     distance = steps[:, None] - steps
     past = distance >= 0
-    if not torch.equal(table[:, distance.clamp(min=0)][:, past], bias[:, past]):
+    if not torch.equal(table[distance[past]].T, bias[:, past]):
         raise CaptureError(
             f"the position bias of {type(model).__name__} depends on more than the distance of two "
             "tokens"

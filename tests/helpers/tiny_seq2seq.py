@@ -72,7 +72,7 @@ def tiny_seq2seq(kind: str, *, seed: int = 0, **overrides: Any) -> PreTrainedMod
                 weight.data = noise if weight.dim() > 1 else weight.data + noise
         for name, buffer in model.named_buffers():
             if name == "final_logits_bias":
-                buffer.normal_()
+                buffer.normal_(std=0.3)
     model.train(False)
     return model
 
