@@ -79,7 +79,8 @@ def start(
     """
     capacity = manifest.config.max_length
     try:
-        batch = make_batch(manifest, prompts, options, seeds)
+        first, sources = rows_of(manifest, prompts)
+        batch = Batch(first, options, seeds, capacity, sources)
         rounds = Rounds(
             engine,
             manifest,
@@ -109,22 +110,27 @@ def start(
     return Generation(tuple(rows), decode(rounds, batch, rows))
 
 
-def make_batch(
-    manifest: Manifest,
-    prompts: Sequence[Sequence[int]],
-    options: GenerationOptions,
-    seeds: Sequence[int],
-) -> Batch:
-    """The rows of checked prompts: texts to go on with, or sources to read."""
-    capacity, starts = manifest.config.max_length, manifest.decoder_start_ids
+def rows_of(
+    manifest: Manifest, prompts: Sequence[Sequence[int]], after: Sequence[int] = ()
+) -> tuple[list[list[int]], Sequence[Sequence[int]] | None]:
+    """What rows begin with, and their sources: a prompt is a text to go on with, or one to read.
+
+    Args:
+        manifest: the bundle's contract.
+        prompts: token ids of each.
+        after: tokens that every output has already.
+    """
     if not manifest.reads_source:
-        return Batch(prompts, options, seeds, capacity)
-    return Batch([starts] * len(prompts), options, seeds, capacity, sources=prompts)
+        return [[*prompt, *after] for prompt in prompts], None
+    return [[*manifest.decoder_start_ids, *after] for _ in prompts], prompts
 
 
-def next_logits(engine: Engine, manifest: Manifest, prompt: Sequence[int]) -> NDArray[np.float32]:
-    """The target's logits [V] for the token after `prompt`, by a fresh prefill."""
-    batch = make_batch(manifest, [prompt], GenerationOptions(), [0])
+def next_logits(
+    engine: Engine, manifest: Manifest, prompt: Sequence[int], after: Sequence[int] = ()
+) -> NDArray[np.float32]:
+    """The target's logits [V] for the token after `prompt` and `after`, by a fresh prefill."""
+    first, sources = rows_of(manifest, [prompt], after)
+    batch = Batch(first, GenerationOptions(), [0], manifest.config.max_length, sources)
     rounds = Rounds(engine, manifest, batch, speculative=False, with_logits=True)
     rounds.run()
     logits: NDArray[np.float32] = rounds.buffers["logits"][0, 0]

@@ -88,8 +88,7 @@ def compile(
         draft: the same for the model that proposes; `prompt-lookup` proposes from the text.
         output: folder to make; must not exist.
         config: what to compile for; None takes the defaults of this draft.
-        rule: an acceptance rule of your own (docs/writing_a_rule.md) in place of the one that
-            `config` names.
+        rule: an acceptance rule of your own (docs/writing_a_rule.md) in place of the config's.
         dump: folder for the program after each pass that changed it.
         verify_each: check the program, and what each pass reports, after every pass.
         progress: told of each step; `steps` lists them.
@@ -108,7 +107,6 @@ def compile(
     builder = backend(config.backend)
     report(_READ)
     pair = open_pair(target, draft)
-    check_source_options(pair.target, config)
     captured = capture_pair(pair, config, report)
     watchers = _watchers(instruments, dump, verify_each)
     program = run_pipeline(captured, config, watchers, report, chosen)
@@ -186,6 +184,7 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
     Raises:
         SpecCompileError: a model cannot be captured, or is too small for the wanted length.
     """
+    check_source_options(pair.target, config)
     max_length = _max_length(pair, config)
     dtype = getattr(torch, config.dtype)
     # Both before the first capture: damaged weights are told in seconds.

@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
+from spec_compile.cli import main
 from spec_compile.config import SpecConfig
 from spec_compile.driver import compile as compile_pair
 from spec_compile.errors import CheckpointError, ConfigError, GenerationError
@@ -240,3 +241,52 @@ def test_a_backend_without_encoders_is_refused(folders: Folders) -> None:
     config = SpecConfig(backend="tensorrt-rtx", dtype="float16")
     with pytest.raises(ConfigError, match=r"backend='tensorrt-rtx' runs no encoder-decoder"):
         check_source_options(open_checkpoint(str(folders("t5", "target"))), config)
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and messages of one command."""
+    code = main(list(arguments))
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_commands_take_such_bundles(
+    folders: Folders, bundles: Bundles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = str(bundles(FAST[0]).bundle.folder)
+    options = ["--prompt", "hello", "--max-new-tokens", "6"]
+    code, out, _ = run(capsys, "generate", bundle, *options, "--json")
+    expected = bundles(FAST[0]).generate("hello", max_new_tokens=6)
+    assert code == 0 and tuple(json.loads(out)["token_ids"]) == expected.token_ids
+    code, out, _ = run(capsys, "inspect", bundle)
+    assert code == 0
+    assert "prompts      source texts, read by an encoder; outputs begin with [1]" in out
+    assert "graph draft_encoder (draft_encoder.onnx)" in out
+    code, out, err = run(capsys, "bench", bundle, *options[2:], "--repeat", "1", "--json")
+    results = json.loads(out)["results"]
+    assert code == 0
+    assert [one["outputs_equal_to_target_only"] for one in results] == [results[0]["prompts"]] * 2
+    code, out, err = run(capsys, "plan", bundle)
+    assert code == 2 and "plan does not foresee encoder-decoder models" in err
+
+
+def test_check_proves_such_a_bundle(
+    folders: Folders, bundles: Bundles, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle, target = str(bundles(FAST[0]).bundle.folder), str(folders("t5", "target"))
+    few = ["--law-samples", "400", "--max-new-tokens", "8"]
+    code, out, _ = run(capsys, "check", bundle, "--target", target, *few, "--json")
+    found = {check["name"]: check["status"] for check in json.loads(out)["checks"]}
+    assert found == dict.fromkeys(("files", "logits", "greedy", "law", "edges"), "pass")
+    assert code == 0
+
+
+def test_check_finds_another_target(
+    bundles: Bundles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = save_tiny_seq2seq(tmp_path / "other", "t5", seed=1, vocab_size=V)
+    bundle = str(bundles(FAST[0]).bundle.folder)
+    parts = ["--target", str(other), "--greedy", "--max-new-tokens", "4", "--json"]
+    code, out, _ = run(capsys, "check", bundle, *parts)
+    assert code == 1
+    assert [c["name"] for c in json.loads(out)["checks"] if c["status"] == "fail"] == ["logits"]
