@@ -8,30 +8,17 @@ mask interface (the model's own mask predicate at per-row positions), and the ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Self
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from spec_compile.errors import CaptureError
 from spec_compile.export.rope import freeze_rope
+from spec_compile.export.seams import Attention, PassThroughCache, active
 from spec_compile.ops import CACHED_ATTENTION
 from spec_compile.program import Composite, Graph, TensorSpec, first_line, trace, updated_name
-
-IMPLEMENTATION = "spec_compile"
-# Arguments of the attention interface that the mask, the cache or inference mode already covers.
-_COVERED = frozenset(
-    "position_ids cache cache_position use_cache output_attentions output_hidden_states is_causal "
-    "sliding_window dropout position_embeddings return_dict logits_to_keep "
-    "num_items_in_batch".split()
-)
 
 
 @dataclass(frozen=True)
@@ -42,10 +29,15 @@ class CacheShape:
     key_width: int
     value_width: int
 
+    @classmethod
+    def of(cls, call: Attention) -> CacheShape:
+        """The caches that a call of the attention interface needs."""
+        return cls(call.key.shape[1], call.key.shape[-1], call.value.shape[-1])
+
 
 @dataclass
 class _Run:
-    """What attention and mask need while the model's forward runs."""
+    """A decoder over its caches; a `Run` of the seams."""
 
     lengths: Tensor
     positions: Tensor
@@ -56,108 +48,58 @@ class _Run:
     value_caches: list[Tensor] = field(default_factory=list)
     shapes: dict[int, CacheShape] = field(default_factory=dict)
 
+    def attend(self, call: Attention) -> Tensor:
+        """Attention with the cache write of its layer, as one node."""
+        if call.bias is not None:
+            raise CaptureError("its attention uses position_bias, which is not supported")
+        if call.mask is None:
+            raise CaptureError("its attention has no mask, so it is not a causal decoder")
+        layer = call.layer
+        if layer in self.shapes:
+            raise CaptureError(
+                f"layer {layer} attends more than once a token (shared or cross attention)"
+            )
+        self.shapes[layer] = CacheShape.of(call)
+        if self.key_caches:
+            key_cache, value_cache = self.key_caches[layer], self.value_caches[layer]
+        else:
+            key_cache, value_cache = (
+                new.new_zeros(*new.shape[:2], self.slots, new.shape[-1])
+                for new in (call.key, call.value)
+            )
+        output, new_keys, new_values = cached(call, key_cache, value_cache, self.lengths, call.mask)
+        if self.key_caches:
+            self.key_caches[layer], self.value_caches[layer] = new_keys, new_values
+        return output
 
-_ACTIVE: ContextVar[_Run] = ContextVar("spec_compile_run")
+    def mask(self, mask_function: Callable[..., Tensor]) -> Tensor:
+        """The predicate at (row, head 0, query and slot position): [B, 1, T, S]."""
+        rows = torch.arange(self.lengths.shape[0])[:, None, None, None]
+        head = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
+        queries = self.positions[:, None, :, None]
+        if self.slot_positions is None or self.visible is None:
+            slots = torch.arange(self.slots)[None, None, None, :]
+            return mask_function(rows, head, queries, slots)
+        slots = self.slot_positions[:, None, None, :]
+        return mask_function(rows, head, queries, slots) & self.visible
 
 
-class _active(AbstractContextManager["_active"]):
-    def __init__(self, run: _Run) -> None:
-        self.run = run
-
-    def __enter__(self) -> Self:
-        self.token = _ACTIVE.set(self.run)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _ACTIVE.reset(self.token)
-
-
-class _PassThroughCache(Cache):
-    """Hands new keys and values on to attention; tells masks that S slots can be seen."""
-
-    def __init__(self, slots: int) -> None:
-        super().__init__(layers=[])
-        self.slots = slots
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> Any:
-        return key_states, value_states
-
-    def get_mask_sizes(self, *_: Any, **__: Any) -> tuple[int, int]:
-        return self.slots, 0
-
-    def get_query_offset(self, *_: Any, **__: Any) -> int:
-        return 0
-
-    def get_seq_length(self, *_: Any, **__: Any) -> int:
-        return 0
-
-
-def _attention(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    softcap: float | None = None,
-    **extra: Any,
-) -> tuple[Tensor, None]:
-    unknown = sorted(k for k, v in extra.items() if k not in _COVERED and v is not None)
-    if unknown:
-        raise CaptureError(f"its attention uses {', '.join(unknown)}, which is not supported")
-    if attention_mask is None:
-        raise CaptureError("its attention has no mask, so it is not a causal decoder")
-    run, layer = _ACTIVE.get(), _layer_index(module)
-    if layer in run.shapes:
-        raise CaptureError(
-            f"layer {layer} attends more than once a token (shared or cross attention)"
-        )
-    run.shapes[layer] = CacheShape(key.shape[1], key.shape[-1], value.shape[-1])
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    if run.key_caches:
-        key_cache, value_cache = run.key_caches[layer], run.value_caches[layer]
-    else:
-        key_cache, value_cache = (
-            new.new_zeros(*new.shape[:2], run.slots, new.shape[-1]) for new in (key, value)
-        )
-    output, new_keys, new_values = CACHED_ATTENTION(
-        query,
-        key,
-        value,
+def cached(
+    call: Attention, key_cache: Tensor, value_cache: Tensor, lengths: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`call` over its caches: the output, and both caches with the new entries."""
+    found: tuple[Tensor, Tensor, Tensor] = CACHED_ATTENTION(
+        call.query,
+        call.key,
+        call.value,
         key_cache,
         value_cache,
-        run.lengths,
-        attention_mask,
-        scale,
-        softcap or 0.0,
+        lengths,
+        mask,
+        call.scale,
+        call.softcap,
     )
-    if run.key_caches:
-        run.key_caches[layer], run.value_caches[layer] = new_keys, new_values
-    return output.transpose(1, 2), None
-
-
-def _layer_index(module: torch.nn.Module) -> int:
-    layer = getattr(module, "layer_idx", None)
-    if not isinstance(layer, int):
-        raise CaptureError("its attention layers do not know their index (no `layer_idx`)")
-    return layer
-
-
-def _mask(*, mask_function: Callable[..., Tensor], attention_mask: Any = None, **_: Any) -> Tensor:
-    """The model's own mask predicate at (row, head 0, query and slot position): [B, 1, T, S]."""
-    if attention_mask is not None:
-        raise CaptureError("its masks depend on padding, which this capture does not use")
-    run = _ACTIVE.get()
-    rows = torch.arange(run.lengths.shape[0])[:, None, None, None]
-    head = torch.zeros(1, 1, 1, 1, dtype=torch.int64)
-    queries = run.positions[:, None, :, None]
-    if run.slot_positions is None or run.visible is None:
-        return mask_function(rows, head, queries, torch.arange(run.slots)[None, None, None, :])
-    return mask_function(rows, head, queries, run.slot_positions[:, None, None, :]) & run.visible
-
-
-ALL_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, _attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(IMPLEMENTATION, _mask)
+    return found
 
 
 class _CachedModel(Composite):
@@ -179,7 +121,7 @@ class _CachedModel(Composite):
         self.inputs = (
             TensorSpec("tokens", torch.int64, ("B", "T")),
             TensorSpec("lengths", torch.int64, ("B",)),
-            *(_tree_specs(slots) if tree else ()),
+            *(tree_specs(slots) if tree else ()),
             *cache_specs(shapes, prefix, slots, model.dtype),
         )
 
@@ -253,7 +195,8 @@ def cache_specs(
     return (*keys, *values)
 
 
-def _tree_specs(slots: int) -> tuple[TensorSpec, ...]:
+def tree_specs(slots: int) -> tuple[TensorSpec, ...]:
+    """Inputs that say where tokens of several drafts stand; see `capture`."""
     return (
         TensorSpec("positions", torch.int64, ("B", "T")),
         TensorSpec("slot_positions", torch.int64, ("B", slots)),
@@ -285,11 +228,11 @@ def _probe(model: PreTrainedModel, slots: int) -> dict[int, CacheShape]:
 
 
 def _forward(model: PreTrainedModel, tokens: Tensor, run: _Run) -> Tensor:
-    with _active(run):
+    with active(run):
         output = model(
             input_ids=tokens,
             position_ids=run.positions,
-            cache=_PassThroughCache(run.slots),
+            cache=PassThroughCache(run.slots),
             use_cache=True,
         )
     logits: Tensor = output.logits

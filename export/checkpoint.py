@@ -13,11 +13,16 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from spec_compile.errors import CaptureError, CheckpointError
-from spec_compile.export.capture import IMPLEMENTATION
+from spec_compile.export.seams import IMPLEMENTATION
 from spec_compile.json_fields import is_plain
 from spec_compile.presets import PRESETS, resolve_preset
 from spec_compile.program import first_line
@@ -38,6 +43,8 @@ class Checkpoint:
         config: the parsed `config.json`.
         eos_token_ids: ids that end a text, from `generation_config.json`, else from `config.json`.
         bos_token_id: the id that begins a text, or None.
+        decoder_start_ids: what the decoder of an encoder-decoder model begins every output with;
+            empty for a model without an encoder.
     """
 
     source: str
@@ -45,6 +52,7 @@ class Checkpoint:
     config: Any
     eos_token_ids: tuple[int, ...]
     bos_token_id: int | None
+    decoder_start_ids: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
@@ -82,15 +90,27 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
         )
     _check_weights(folder)
     config = _read_config(folder)
-    if getattr(config, "is_encoder_decoder", False):
-        raise CheckpointError(
-            f"{source} is an encoder-decoder model; only decoder-only models compile"
-        )
     layers = getattr(config.get_text_config(), "num_hidden_layers", None)
     if not isinstance(layers, int) or layers < 1:
         raise CheckpointError(f"{folder}/config.json: num_hidden_layers is {layers!r}")
     eos, bos = (_token_ids(folder, config, name) for name in ("eos_token_id", "bos_token_id"))
-    return Checkpoint(source, folder, config, eos, next(iter(bos), None))
+    starts = _decoder_start_ids(folder, config, bos) if is_seq2seq(config) else ()
+    return Checkpoint(source, folder, config, eos, next(iter(bos), None), starts)
+
+
+def _decoder_start_ids(folder: Path, config: Any, bos: tuple[int, ...]) -> tuple[int, ...]:
+    """What `transformers` begins an output with: a start, and a first token that is forced."""
+    start = _token_ids(folder, config, "decoder_start_token_id") or bos
+    if not start:
+        raise CheckpointError(
+            f"{folder}/config.json: an encoder-decoder model needs a decoder_start_token_id"
+        )
+    return (*start[:1], *_token_ids(folder, config, "forced_bos_token_id")[:1])
+
+
+def is_seq2seq(config: Any) -> bool:
+    """Whether a model has an encoder and a decoder."""
+    return bool(getattr(config, "is_encoder_decoder", False))
 
 
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
@@ -102,7 +122,8 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:
     """
     with _quiet():
         try:
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
+            kind = AutoModelForSeq2SeqLM if is_seq2seq(checkpoint.config) else AutoModelForCausalLM
+            loaded: Any = kind.from_pretrained(
                 checkpoint.folder,
                 config=checkpoint.config,
                 dtype=dtype,
@@ -140,7 +161,9 @@ def _use_our_attention(model: PreTrainedModel) -> None:
             "only models that keep all they know in keys and values compile"
         )
     # Without this, transformers takes the name of our attention and goes on with the model's own.
-    if not getattr(model, "_supports_attention_backend", True):
+    # Encoder-decoder models do not say it; their capture sees which layers come to the interface.
+    says = is_seq2seq(model.config) or getattr(model, "_supports_attention_backend", True)
+    if not says:
         raise CaptureError(
             f"{name} computes attention in code of its own, not through the attention interface of "
             "transformers, so it cannot be captured"

@@ -22,6 +22,8 @@ _RENAMED = {
     aten.__and__.Tensor: aten.bitwise_and.Tensor,
     aten.__or__.Tensor: aten.bitwise_or.Tensor,
     aten.__or__.Scalar: aten.bitwise_or.Scalar,
+    aten.min.other: aten.minimum.default,
+    aten.max.other: aten.maximum.default,
 }
 
 

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from spec_compile.config import SpecConfig
 from spec_compile.errors import CheckpointError, ConfigError
-from spec_compile.export.checkpoint import Checkpoint, load_model, prepare
+from spec_compile.export.checkpoint import Checkpoint, is_seq2seq, load_model, prepare
 from spec_compile.export.compact_draft import is_compact, load_compact_draft
 from spec_compile.export.draft_vocab import most_frequent
 from spec_compile.export.tokenizer_files import TokenizerFiles, check_same, read_tokenizer
@@ -22,15 +22,47 @@ def check_draft(target: Checkpoint, draft: Checkpoint | None, tokenizer: Tokeniz
     Without a draft, the target is looked at alone.
 
     Raises:
-        CheckpointError: the tokenizers differ, or the target is a compact draft.
+        CheckpointError: the tokenizers differ, one model alone reads a source text, or the target
+            is a compact draft.
     """
     if is_compact(target.config):
         raise CheckpointError(
             f"{target.source} is a compact draft, which has no embeddings of its own; give it as "
             "the draft of the target that its README.md names"
         )
+    if draft is not None:
+        _check_kinds(target, draft)
     if draft is not None and not is_compact(draft.config):
         check_same(tokenizer, read_tokenizer(draft))
+
+
+def _check_kinds(target: Checkpoint, draft: Checkpoint) -> None:
+    kinds = {True: "an encoder-decoder model", False: "a decoder-only model"}
+    reads, proposes = is_seq2seq(target.config), is_seq2seq(draft.config)
+    if reads != proposes:
+        raise CheckpointError(
+            f"the target {target.source} is {kinds[reads]} and the draft {draft.source} is "
+            f"{kinds[proposes]}: "
+            + (
+                "a draft that does not read the source cannot tell what follows; take a smaller "
+                "encoder-decoder model, or prompt-lookup"
+                if reads
+                else "there is no source text that its encoder could read; take a decoder-only one"
+            )
+        )
+
+
+def check_source_options(target: Checkpoint, config: SpecConfig) -> None:
+    """Refuse options that a model with an encoder does not have.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    if is_seq2seq(target.config) and config.backend != "onnxruntime":
+        raise ConfigError(
+            f"backend={config.backend!r} runs no encoder-decoder models yet, and "
+            f"{target.source} is one; choose onnxruntime"
+        )
 
 
 def load_draft(

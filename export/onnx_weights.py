@@ -66,7 +66,9 @@ def _as_gemm(product: ir.Node) -> bool:
     if product.op_type != "MatMul" or rows is None or rows.shape is None or transposed is None:
         return False
     weight = transposed.producer().inputs[0]  # type: ignore[union-attr]
-    sizes = list(product.outputs[0].shape or ())
+    assert weight is not None and weight.shape is not None
+    # Not the product's own shape, which is unknown where a bias is added behind it.
+    sizes = [*list(rows.shape)[:-1], weight.shape[0]]
     symbolic = [size for size in sizes if not isinstance(size, int)]
     if len(rows.shape) != 2 and len(symbolic) > 1:
         return False
@@ -82,7 +84,7 @@ def _as_gemm(product: ir.Node) -> bool:
             _reshape(nodes[-1].outputs[0], [s if isinstance(s, int) else -1 for s in sizes])
         )
     result = nodes[-1].outputs[0]
-    result.shape, result.type = product.outputs[0].shape, product.outputs[0].type
+    result.shape, result.type = ir.Shape(sizes), product.outputs[0].type or rows.type
     graph.insert_before(product, [each for node in nodes for each in _with_constants(node)])
     ir.convenience.replace_all_uses_with(product.outputs[0], result)
     graph.remove(product, safe=True)

@@ -22,6 +22,7 @@ from spec_compile.passes.round import (
     sampling_inputs,
     sampling_of,
     select_rows,
+    source_inputs,
 )
 from spec_compile.passes.several_drafts import VerifyDrafts, several_drafts_rule
 from spec_compile.program import Composite, Graph, Program, TensorSpec, trace
@@ -51,7 +52,8 @@ class VerifyAndAccept(Composite):
         self.drafts, self.vocab_size = num_speculative_tokens > 0, vocab_size
         drafts = _draft_inputs(num_speculative_tokens, vocab_size, rule, any_length)
         sampling = sampling_inputs(num_uniforms(rule, num_speculative_tokens))
-        self.inputs = (*ROUND_INPUTS, *drafts, *cache_inputs(model), *sampling)
+        models = (*source_inputs(model), *cache_inputs(model))
+        self.inputs = (*ROUND_INPUTS, *drafts, *models, *sampling)
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One verification; see the class."""

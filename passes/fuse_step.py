@@ -16,6 +16,7 @@ from spec_compile.passes.round import (
     as_write,
     cache_inputs,
     sampling_inputs,
+    source_inputs,
     written_caches,
 )
 from spec_compile.passes.unroll_draft import UnrollDraft
@@ -36,7 +37,8 @@ class Step(Composite):
         self.num_draft_uniforms = _num_uniforms(draft)
         uniforms = self.num_draft_uniforms + _num_uniforms(verify)
         caches = (*cache_inputs(verify), *cache_inputs(draft))
-        self.inputs = (*ROUND_INPUTS, *caches, *sampling_inputs(uniforms))
+        source = source_inputs(verify, draft)
+        self.inputs = (*ROUND_INPUTS, *source, *caches, *sampling_inputs(uniforms))
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One round; see the class."""

@@ -8,6 +8,7 @@ from spec_compile.acceptance import RULES, Rule
 from spec_compile.config import SpecConfig
 from spec_compile.passes.base import Pass
 from spec_compile.passes.drop_dead_code import DropDeadCode
+from spec_compile.passes.fold_logits_bias import FoldLogitsBias
 from spec_compile.passes.fuse_acceptance import FuseAcceptance
 from spec_compile.passes.fuse_step import FuseStep
 from spec_compile.passes.merge_duplicates import MergeDuplicates
@@ -38,6 +39,7 @@ def build_pipeline(
     rule, drafts = rule or RULES[config.acceptance], config.drafter == "model"
     return [
         # Phase 0: tighten the captured models, whose nodes every round then copies.
+        FoldLogitsBias(),
         PackProjections(),
         # Phase 1: compose rounds out of the captured models.
         *([TrimDraftVocab(config, draft_token_ids, vocab_size, max_length)] if drafts else []),

@@ -23,6 +23,12 @@ def cache_inputs(graph: Graph) -> tuple[TensorSpec, ...]:
     return tuple(spec for spec in graph.inputs if spec.is_cache)
 
 
+def source_inputs(*graphs: Graph) -> tuple[TensorSpec, ...]:
+    """What captured models or rounds read of a source text, each once; nothing without one."""
+    found = {spec.name: spec for graph in graphs for spec in graph.inputs if spec.is_source}
+    return tuple(found.values())
+
+
 def sampling_inputs(num_uniforms: int) -> tuple[TensorSpec, ...]:
     """Sampling options per row and `uniforms` [B, num_uniforms]; nothing where none is drawn."""
     if num_uniforms == 0:

@@ -24,6 +24,7 @@ from spec_compile.passes.round import (
     sampling_inputs,
     sampling_of,
     select_rows,
+    source_inputs,
     written_caches,
 )
 from spec_compile.program import Composite, Graph, TensorSpec
@@ -43,11 +44,17 @@ class DraftsLoop(Composite):
         super().__init__()
         self.graph, self.rule, self.tree = model, rule, tree
         self.vocabulary = DraftVocabulary(model, vocab_size)
-        self.inputs = (*ROUND_INPUTS, *cache_inputs(model), *sampling_inputs(tree.size))
+        self.inputs = (
+            *ROUND_INPUTS,
+            *source_inputs(model),
+            *cache_inputs(model),
+            *sampling_inputs(tree.size),
+        )
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One round of drafting; see the class."""
         caches = {spec.name: tensors[spec.name] for spec in cache_inputs(self.graph)}
+        source = {spec.name: tensors[spec.name] for spec in source_inputs(self.graph)}
         slots = num_slots(self.graph)
         call = self.tree.first_call(tensors, slots)
         tokens = self.vocabulary.readable(tensors["tokens"])
@@ -55,7 +62,7 @@ class DraftsLoop(Composite):
         laws: list[Tensor] = []
         written: dict[str, Tensor] = {}
         for step in range(self.tree.num_steps):
-            outputs = invoke(self.graph, {"tokens": tokens, **call, **caches})
+            outputs = invoke(self.graph, {"tokens": tokens, **source, **call, **caches})
             places, law = self._propose(outputs["logits"], tensors, step)
             tokens = self.vocabulary.token_of(places, outputs)
             proposed.append(tokens)
@@ -103,6 +110,7 @@ class VerifyDrafts(Composite):
             *ROUND_INPUTS,
             TensorSpec("draft_tokens", torch.int64, ("B", *drafts)),
             TensorSpec("draft_probs", torch.float32, ("B", *drafts, vocab_size)),
+            *source_inputs(model),
             *cache_inputs(model),
             *sampling_inputs(num_uniforms(rule, tree.num_steps, tree.num_drafts)),
         )

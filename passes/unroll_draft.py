@@ -21,6 +21,7 @@ from spec_compile.passes.round import (
     sampling_inputs,
     sampling_of,
     select_rows,
+    source_inputs,
     written_caches,
 )
 from spec_compile.passes.several_drafts import DraftsLoop, several_drafts_rule
@@ -44,11 +45,17 @@ class DraftLoop(Composite):
         self.samples = rule.uses_draft_probs
         self.num_steps = num_speculative_tokens
         uniforms = num_speculative_tokens if self.samples else 0
-        self.inputs = (*ROUND_INPUTS, *cache_inputs(model), *sampling_inputs(uniforms))
+        self.inputs = (
+            *ROUND_INPUTS,
+            *source_inputs(model),
+            *cache_inputs(model),
+            *sampling_inputs(uniforms),
+        )
 
     def compute(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """One round of drafting; see the class."""
         caches = {spec.name: tensors[spec.name] for spec in cache_inputs(self.graph)}
+        source = {spec.name: tensors[spec.name] for spec in source_inputs(self.graph)}
         tokens = self.vocabulary.readable(tensors["tokens"])
         step = {"tokens": tokens, "lengths": tensors["lengths"], **caches}
         length = tensors["lengths"] + tensors["num_new"]
@@ -57,7 +64,7 @@ class DraftLoop(Composite):
         laws: list[Tensor] = []
         written: dict[str, Tensor] = {}
         for index in range(self.num_steps):
-            outputs = invoke(self.graph, step)
+            outputs = invoke(self.graph, source | step)
             logits = outputs["logits"] if index else select_rows(outputs["logits"], row)
             place, law = self._propose(self.vocabulary.fit(logits), tensors, index)
             token = self.vocabulary.token_of(place, outputs)

@@ -209,14 +209,18 @@ class Decoder:
         # The template writes the special tokens itself.
         return tokenizer.encode(tokenizer.render_chat(messages), add_special_tokens=False)
 
-    def next_logits(self, prompt: Prompt) -> NDArray[np.float32]:
-        """The target's logits [V] for the token after `prompt`, by the `target` graph.
+    def next_logits(self, prompt: Prompt, after: Sequence[int] = ()) -> NDArray[np.float32]:
+        """The target's logits [V] for the next token, by the `target` graph.
+
+        Args:
+            prompt: a text or its token ids.
+            after: token ids of an output so far.
 
         Raises:
             GenerationError: a prompt that cannot be served.
         """
         token_ids = self._encode(prompt, GenerationOptions())
-        return decoder.next_logits(self.engine, self.manifest, token_ids)
+        return decoder.next_logits(self.engine, self.manifest, token_ids, after)
 
     def _parse(self, method: str, options: Options) -> GenerationOptions:
         parsed = parse_options(method, options)

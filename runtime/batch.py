@@ -15,11 +15,12 @@ class Batch:
     """B rows side by side; the state from which every graph call is fed.
 
     Args:
-        prompts: token ids of each row.
+        prompts: token ids that each row begins with.
         options: sampling options, the same for all rows.
         seeds: one per row; each row has its own stream, so that it draws the same numbers in any
             batch.
         capacity: tokens that a row may hold, prompt and output together.
+        sources: token ids of each row's source text; None for a model without an encoder.
     """
 
     def __init__(
@@ -28,8 +29,9 @@ class Batch:
         options: GenerationOptions,
         seeds: Sequence[int],
         capacity: int,
+        sources: Sequence[Sequence[int]] | None = None,
     ) -> None:
-        rows = len(prompts)
+        rows, self.sources = len(prompts), sources
         self.prompt_lengths = np.array([len(prompt) for prompt in prompts], dtype=np.int64)
         self.history: NDArray[np.int64] = np.zeros((rows, capacity), dtype=np.int64)
         for row, prompt in enumerate(prompts):

@@ -114,7 +114,13 @@ def cache_buffers(engine: Engine, graph: GraphSpec, rows: int) -> dict[str, Any]
 
 
 def output_buffers(
-    engine: Engine, graph: GraphSpec, rows: int, *, length: int = 0, skipped: Sequence[str] = ()
+    engine: Engine,
+    graph: GraphSpec,
+    rows: int,
+    num_source: int = 0,
+    *,
+    length: int = 0,
+    skipped: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Buffers of a graph's outputs that are no caches; a later graph finds them as its inputs.
 
@@ -122,13 +128,14 @@ def output_buffers(
         engine: where to make them.
         graph: whose outputs.
         rows: B.
+        num_source: N, for an encoder.
         length: J, for a graph that takes any number of draft tokens.
         skipped: outputs that nobody wants.
     """
     buffers: dict[str, Any] = {}
     for tensor in graph.outputs:
         if tensor.alias_of is None and tensor.name not in skipped:
-            shape = _shape(tensor.shape, rows, length)
+            shape = _shape(tensor.shape, rows, length, num_source)
             on_host = tensor.name in _READ_BY_HOST
             zeros = np.zeros(shape, tensor.dtype) if on_host else engine.zeros(shape, tensor.dtype)
             buffers[tensor.name] = zeros
@@ -140,6 +147,8 @@ def int64_zeros(*shape: int) -> NDArray[np.int64]:
     return np.zeros(shape, dtype=np.int64)
 
 
-def _shape(shape: tuple[int | str, ...], rows: int, length: int = 0) -> tuple[int, ...]:
-    sizes = {"B": rows, "J": length, "J+1": length + 1}
+def _shape(
+    shape: tuple[int | str, ...], rows: int, length: int = 0, num_source: int = 0
+) -> tuple[int, ...]:
+    sizes = {"B": rows, "N": num_source, "J": length, "J+1": length + 1}
     return tuple(sizes[size] if isinstance(size, str) else size for size in shape)

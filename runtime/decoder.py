@@ -68,6 +68,9 @@ def start(
 ) -> Generation:
     """Set up one generation of at most `batch_size` checked prompts; nothing is computed yet.
 
+    Of a model with an encoder, prompts are source texts, and every output begins with the bundle's
+    `decoder_start_ids`, which are no part of it.
+
     `planner` chooses how many tokens each round drafts; None drafts as many as there are, up to k.
 
     Raises:
@@ -76,7 +79,8 @@ def start(
     """
     capacity = manifest.config.max_length
     try:
-        batch = Batch(prompts, options, seeds, capacity)
+        first, sources = rows_of(manifest, prompts)
+        batch = Batch(first, options, seeds, capacity, sources)
         rounds = Rounds(
             engine,
             manifest,
@@ -91,8 +95,8 @@ def start(
             "or export with a smaller --max-length"
         ) from error
     rows = []
-    for prompt in prompts:
-        room = capacity - len(prompt)
+    for held in batch.prompt_lengths.tolist():
+        room = capacity - held
         rows.append(
             Row(
                 budget=min(options.max_new_tokens, room),
@@ -106,9 +110,27 @@ def start(
     return Generation(tuple(rows), decode(rounds, batch, rows))
 
 
-def next_logits(engine: Engine, manifest: Manifest, prompt: Sequence[int]) -> NDArray[np.float32]:
-    """The target's logits [V] for the token after `prompt`, by a fresh prefill."""
-    batch = Batch([prompt], GenerationOptions(), [0], manifest.config.max_length)
+def rows_of(
+    manifest: Manifest, prompts: Sequence[Sequence[int]], after: Sequence[int] = ()
+) -> tuple[list[list[int]], Sequence[Sequence[int]] | None]:
+    """What rows begin with, and their sources: a prompt is a text to go on with, or one to read.
+
+    Args:
+        manifest: the bundle's contract.
+        prompts: token ids of each.
+        after: tokens that every output has already.
+    """
+    if not manifest.reads_source:
+        return [[*prompt, *after] for prompt in prompts], None
+    return [[*manifest.decoder_start_ids, *after] for _ in prompts], prompts
+
+
+def next_logits(
+    engine: Engine, manifest: Manifest, prompt: Sequence[int], after: Sequence[int] = ()
+) -> NDArray[np.float32]:
+    """The target's logits [V] for the token after `prompt` and `after`, by a fresh prefill."""
+    first, sources = rows_of(manifest, [prompt], after)
+    batch = Batch(first, GenerationOptions(), [0], manifest.config.max_length, sources)
     rounds = Rounds(engine, manifest, batch, speculative=False, with_logits=True)
     rounds.run()
     logits: NDArray[np.float32] = rounds.buffers["logits"][0, 0]

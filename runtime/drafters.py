@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -46,16 +47,22 @@ class ModelDrafter:
         manifest: the bundle's contract.
         batch: the rows.
         uniforms: [B, n] random numbers of the draft.
+        read: what it reads of the source texts, by name; empty for a draft without an encoder.
     """
 
     def __init__(
-        self, engine: Engine, manifest: Manifest, batch: Batch, uniforms: NDArray[np.float32]
+        self,
+        engine: Engine,
+        manifest: Manifest,
+        batch: Batch,
+        uniforms: NDArray[np.float32],
+        read: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         graph, rows = manifest.graphs["draft"], batch.num_rows
         self._batch, self._most = batch, manifest.config.num_speculative_tokens
         self._outputs = output_buffers(engine, graph, rows)
         tensors = {**batch.sampling, **cache_buffers(engine, graph, rows), **self._outputs}
-        self._call = GraphCall(engine, "draft", batch, {**tensors, "uniforms": uniforms})
+        self._call = GraphCall(engine, "draft", batch, {**tensors, **read, "uniforms": uniforms})
         self._call.bind(PROMPT)
         self._window = window_of("draft", manifest.config)
         self._read = int64_zeros(rows)  # tokens of each row that the last call had been fed

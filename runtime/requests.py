@@ -214,12 +214,22 @@ def check_prompt(prompt: Iterable[Any], manifest: Manifest) -> list[int]:
             f"token id {wrong} is outside the vocabulary 0..{manifest.vocab_size - 1}"
         )
     most = manifest.config.max_length - 1
-    if len(token_ids) > most:
+    if manifest.reads_source:
+        _check_source(token_ids, manifest.config.max_length)
+    elif len(token_ids) > most:
         raise PromptTooLongError(
             f"the prompt has {len(token_ids)} tokens and this bundle holds {most} plus one new "
             "token; shorten it, or export with a larger --max-length"
         )
     return token_ids
+
+
+def _check_source(token_ids: Sequence[int], most: int) -> None:
+    if len(token_ids) > most:
+        raise GenerationError(
+            f"the source has {len(token_ids)} tokens and this bundle reads {most}; shorten it, or "
+            "export with a larger --max-length"
+        )
 
 
 def _is_text(value: object) -> bool:

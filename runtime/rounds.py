@@ -27,6 +27,7 @@ from spec_compile.runtime.calls import (
 from spec_compile.runtime.drafters import Drafter, ModelDrafter
 from spec_compile.runtime.engine import Engine
 from spec_compile.runtime.prompt_lookup import PromptLookup
+from spec_compile.runtime.sources import Sources
 
 
 class Rounds:
@@ -62,13 +63,20 @@ class Rounds:
     ) -> None:
         self.num_speculative_tokens = manifest.config.num_speculative_tokens if speculative else 0
         self.vocab_size = manifest.vocab_size
+        self._sources: Sources | None = None
+        if batch.sources is not None:
+            models = ("target", "draft") if speculative else ("target",)
+            self._sources = Sources(engine, manifest, batch.sources, models)
+        read = self._sources.buffers if self._sources is not None else {}
         self._round: _Round
         if not speculative:
-            self._round = _OneCall(engine, manifest, batch, "target", with_logits)
+            self._round = _OneCall(engine, manifest, batch, read, "target", with_logits)
         elif manifest.config.fusion == "step":
-            self._round = _OneCall(engine, manifest, batch, "step")
+            self._round = _OneCall(engine, manifest, batch, read, "step")
         else:
-            self._round = _DraftAndVerify(engine, manifest, batch, lookup_sizes, planner, clock)
+            self._round = _DraftAndVerify(
+                engine, manifest, batch, read, lookup_sizes, planner, clock
+            )
 
     @property
     def output_tokens(self) -> NDArray[np.int64]:
@@ -91,7 +99,9 @@ class Rounds:
         return self._round.buffers
 
     def run(self) -> None:
-        """Draft, run the target over the draft tokens, accept."""
+        """Draft, run the target over the draft tokens, accept; first of all, read the sources."""
+        if self._sources is not None:
+            self._sources.read()
         self._round.run()
 
 
@@ -112,6 +122,7 @@ class _OneCall:
         engine: Engine,
         manifest: Manifest,
         batch: Batch,
+        read: Mapping[str, Any],
         name: str,
         with_logits: bool = False,
     ) -> None:
@@ -124,7 +135,7 @@ class _OneCall:
         self.num_emitted = self.buffers["num_emitted"]
         drafted = manifest.config.num_speculative_tokens if name == "step" else 0
         self.num_proposed: Sequence[int] = [drafted] * rows
-        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[0], **self.buffers}
+        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[0], **self.buffers, **read}
         tensors |= cache_buffers(engine, graph, rows)
         self._call = GraphCall(engine, name, batch, tensors)
         self._call.bind(PROMPT)
@@ -144,6 +155,7 @@ class _DraftAndVerify:
         engine: Engine,
         manifest: Manifest,
         batch: Batch,
+        read: Mapping[str, Any],
         lookup_sizes: tuple[int, int] | None,
         planner: Planner | None,
         clock: Callable[[], float],
@@ -153,7 +165,7 @@ class _DraftAndVerify:
         self._uniforms = RoundUniforms(fed, batch, config)
         self._drafter: Drafter
         if config.lookup_sizes is None:
-            self._drafter = ModelDrafter(engine, manifest, batch, self._uniforms.parts[0])
+            self._drafter = ModelDrafter(engine, manifest, batch, self._uniforms.parts[0], read)
         else:
             sizes = lookup_sizes or config.lookup_sizes
             self._drafter = PromptLookup(batch, config.num_speculative_tokens, sizes)
@@ -162,7 +174,7 @@ class _DraftAndVerify:
         self._buffers: dict[int, dict[str, Any]] = {}  # by number of draft tokens
         self._num_rows = rows
         self.num_proposed: Sequence[int] = [0] * rows
-        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[-1]}
+        tensors = {**batch.sampling, "uniforms": self._uniforms.parts[-1], **read}
         tensors |= cache_buffers(engine, graph, rows)
         self._call = GraphCall(engine, "verify", batch, tensors)
         self._use(self._most)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from spec_compile.errors import ClosedError, QueueFullError, SpecCompileError
+from spec_compile.errors import ClosedError, ConfigError, QueueFullError, SpecCompileError
 from spec_compile.manifest import Manifest
 from spec_compile.runtime.counters import Counters, CountersSnapshot
 from spec_compile.runtime.engine import Engine
@@ -54,6 +54,11 @@ class Scheduler:
         max_queue: int = MAX_QUEUE,
         prefill_chunk: int = PREFILL_CHUNK,
     ) -> None:
+        if manifest.reads_source:
+            raise ConfigError(
+                "continuous batching does not serve encoder-decoder models, whose sources are read "
+                "for a whole batch at once; use spec_compile.load"
+            )
         self.num_slots = manifest.config.batch_size if num_slots is None else num_slots
         for name, value in (
             ("num_slots", self.num_slots),

@@ -17,10 +17,9 @@ from spec_compile.config import DEFAULT_MAX_LENGTH, PROMPT_LOOKUP, SpecConfig, c
 from spec_compile.errors import ConfigError
 from spec_compile.export.backend import BuildContext, backend
 from spec_compile.export.bundle import describe_files, describe_graphs
-from spec_compile.export.capture import capture
+from spec_compile.export.capture_models import capture_model, head_rows
 from spec_compile.export.checkpoint import Checkpoint, load_model, open_checkpoint
-from spec_compile.export.draft_models import check_draft, load_draft
-from spec_compile.export.self_check import check_capture
+from spec_compile.export.draft_models import check_draft, check_source_options, load_draft
 from spec_compile.export.tokenizer_files import (
     TokenizerFiles,
     read_tokenizer,
@@ -90,8 +89,7 @@ def compile(
         draft: the same for the model that proposes; `prompt-lookup` proposes from the text.
         output: folder to make; must not exist.
         config: what to compile for; None takes the defaults of this draft.
-        rule: an acceptance rule of your own (docs/writing_a_rule.md) in place of the one that
-            `config` names.
+        rule: an acceptance rule of your own (docs/writing_a_rule.md) in place of the config's.
         dump: folder for the program after each pass that changed it.
         verify_each: check the program, and what each pass reports, after every pass.
         progress: told of each step; `steps` lists them.
@@ -123,11 +121,12 @@ def compile(
             vocab_size=captured.vocab_size,
             eos_token_ids=_known(pair.target.eos_token_ids, captured.vocab_size),
             bos_token_id=next(iter(_known((pair.target.bos_token_id,), captured.vocab_size)), None),
-            models={name: _model_spec(pair, name, each) for name, each in captured.models.items()},
+            models={name: _model_spec(pair, captured, name) for name in captured.models},
             graphs=describe_graphs(program, files),
             files=describe_files(staging),
             created_by=_versions(),
             engine=builder.engine,
+            decoder_start_ids=pair.target.decoder_start_ids,
         )
         (staging / MANIFEST_FILE).write_text(manifest.to_json(), encoding="utf-8")
     return folder
@@ -186,6 +185,7 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
     Raises:
         SpecCompileError: a model cannot be captured, or is too small for the wanted length.
     """
+    check_source_options(pair.target, config)
     max_length = _max_length(pair, config)
     dtype = getattr(torch, config.dtype)
     # Both before the first capture: damaged weights are told in seconds.
@@ -199,24 +199,18 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
     graphs: dict[str, Graph] = {}
     for name in models:
         report(_CAPTURE.format(name))
-        graphs[name] = capture(
+        graphs |= capture_model(
+            name,
             models[name],
             max_length=max_length,
             # The last round may write all its draft tokens behind a row that is full.
             slots=max_length + config.num_drafts * config.num_speculative_tokens,
             batch_size=config.batch_size,
-            prefix="" if name == "target" else "draft_",
             tree=config.num_drafts > 1,
         )
-        check_capture(
-            models[name],
-            graphs[name],
-            vocab_size=_head_rows(graphs[name]),
-            max_length=max_length,
-        )
-    rows = {name: _head_rows(graph) for name, graph in graphs.items()}
-    draft_rows = rows.get("draft", rows["target"])
-    vocab_size = vocabulary_size(pair.tokenizer, rows["target"], draft_rows)
+    target_rows = head_rows(graphs["target"])
+    draft_rows = head_rows(graphs.get("draft", graphs["target"]))
+    vocab_size = vocabulary_size(pair.tokenizer, target_rows, draft_rows)
     named = Program(graphs, name_weights_of(models))
     return Captured(named, models, vocab_size, max_length, token_ids)
 
@@ -275,10 +269,6 @@ def _max_length(pair: Pair, config: SpecConfig) -> int:
     return wanted
 
 
-def _head_rows(graph: Graph) -> int:
-    return int(next(spec.shape[-1] for spec in graph.outputs if spec.name == "logits"))
-
-
 def _build_context(captured: Captured, program: Program, config: SpecConfig) -> BuildContext:
     return BuildContext(
         vocab_size=captured.vocab_size,
@@ -316,13 +306,15 @@ def _bundle_config(config: SpecConfig, captured: Captured, rule: Rule) -> Bundle
     )
 
 
-def _model_spec(pair: Pair, name: str, model: PreTrainedModel) -> ModelSpec:
+def _model_spec(pair: Pair, captured: Captured, name: str) -> ModelSpec:
     checkpoint: Checkpoint = getattr(pair, name)
+    model = captured.models[name]
+    keys = [s for s in captured.program.graphs[name].inputs if "key_cache." in s.name]
     return ModelSpec(
         source=checkpoint.name,
         architecture=type(model).__name__,
         license=checkpoint.license,
-        num_layers=model.config.get_text_config().num_hidden_layers,
+        num_layers=len(keys),
         num_parameters=model.num_parameters(),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,13 +10,32 @@ GRAPHS_OF_FUSION: Mapping[str, tuple[str, ...]] = {
     "verify": ("draft", "verify", "target"),
     "step": ("step", "target"),
 }
-FREE_SIZES = ("B", "T", "J", "J+1")
+FREE_SIZES = ("B", "T", "N", "J", "J+1")
+SOURCE_TOKENS, SOURCE_LENGTHS = "source_tokens", "source_lengths"
+_CROSS = re.compile(r"(draft_)?cross_(key|value)\.\d+")
 
 
-def required_graphs(fusion: str, drafter: str) -> tuple[str, ...]:
+def is_source_tensor(name: str) -> bool:
+    """Whether a decoder's input says something of the source text: its length, or what an encoder
+    made of it, the keys and values of one layer's cross-attention.
+    """
+    return name == SOURCE_LENGTHS or is_cross_tensor(name)
+
+
+def is_cross_tensor(name: str) -> bool:
+    """Whether a tensor holds the keys or values of one layer's cross-attention."""
+    return _CROSS.fullmatch(name) is not None
+
+
+# Graphs that read the source text, by the model that they belong to.
+ENCODERS = {"target": "encoder", "draft": "draft_encoder"}
+
+
+def required_graphs(fusion: str, drafter: str, *, seq2seq: bool = False) -> tuple[str, ...]:
     """Graphs that a bundle must have; prompt lookup has no draft."""
-    names = GRAPHS_OF_FUSION[fusion]
-    return names if drafter == "model" else tuple(name for name in names if name != "draft")
+    names = (*(ENCODERS.values() if seq2seq else ()), *GRAPHS_OF_FUSION[fusion])
+    without = () if drafter == "model" else ("draft", ENCODERS["draft"])
+    return tuple(name for name in names if name not in without)
 
 
 @dataclass(frozen=True)
@@ -24,8 +44,8 @@ class Expected:
 
     Args:
         dtype: NumPy's name of the element type.
-        shape: a number, a free size (`B` rows, `T` new tokens, `J` draft tokens), or None for any
-            number.
+        shape: a number, a free size (`B` rows, `T` new tokens, `N` source tokens, `J` draft
+            tokens), or None for any number.
     """
 
     dtype: str
@@ -63,6 +83,11 @@ def graph_inputs(
         vocab_size: V.
         any_length: whether the graph takes any number J of draft tokens up to k.
     """
+    if name in ENCODERS.values():
+        return {
+            SOURCE_TOKENS: Expected("int64", ("B", "N")),
+            SOURCE_LENGTHS: Expected("int64", ("B",)),
+        }, {}
     required = {
         "tokens": Expected("int64", ("B", "T")),
         "num_new": Expected("int64", ("B",)),
@@ -85,6 +110,8 @@ def graph_outputs(
     name: str, drafts: tuple[int, ...], vocab_size: int, *, any_length: bool = False
 ) -> dict[str, Expected]:
     """Outputs that graph `name` must have, without its caches; arguments as `graph_inputs`."""
+    if name in ENCODERS.values():
+        return {}
     if name == "draft":
         return {"draft_tokens": Expected("int64", ("B", *drafts))}
     emitted: int | str = 1 if name == "target" else drafts[-1] + 1

@@ -18,12 +18,14 @@ from spec_compile.config import DRAFTERS, LONGEST_NGRAM, PROMPT_LOOKUP, PROMPT_L
 from spec_compile.engine_spec import EngineSpec, read_engine_spec
 from spec_compile.errors import ArtifactError
 from spec_compile.graph_contract import (
+    ENCODERS,
     FREE_SIZES,
     GRAPHS_OF_FUSION,
     Expected,
     drafts_shape,
     graph_inputs,
     graph_outputs,
+    is_source_tensor,
     required_graphs,
 )
 from spec_compile.json_fields import (
@@ -45,6 +47,7 @@ from spec_compile.manifest_parts import (
     read_graph,
     read_model,
 )
+from spec_compile.manifest_source import STARTS, check_source
 
 __all__ = ["BundleConfig", "FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec"]
 
@@ -73,6 +76,8 @@ class Manifest:
         files: every file of the bundle but the manifest itself; keys are POSIX paths inside it.
         created_by: tool -> version.
         engine: what engines of a device need to be run; None where `config.backend` needs nothing.
+        decoder_start_ids: tokens that every output begins with, for a model that reads a source
+            text through an encoder; empty for others.
         format_version: version of this format.
 
     Raises:
@@ -88,10 +93,16 @@ class Manifest:
     files: Mapping[str, FileSpec]
     created_by: Mapping[str, str] = field(default_factory=dict)
     engine: EngineSpec | None = None
+    decoder_start_ids: tuple[int, ...] = ()
     format_version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
         _check_manifest(self)
+
+    @property
+    def reads_source(self) -> bool:
+        """Whether prompts are source texts, read by an encoder."""
+        return bool(self.decoder_start_ids)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
@@ -119,6 +130,7 @@ class Manifest:
             "graphs": {name: _graph_to_json(graph) for name, graph in self.graphs.items()},
             "files": {name: vars(file) for name, file in self.files.items()},
             **({"engine": self.engine.as_dict()} if self.engine else {}),
+            **({STARTS: list(self.decoder_start_ids)} if self.decoder_start_ids else {}),
         }
         return json.dumps(raw, indent=1, ensure_ascii=False) + "\n"
 
@@ -150,11 +162,13 @@ def _check_manifest(manifest: Manifest) -> None:
         )
     _require("target" in manifest.models, "models", "must have an entry 'target'")
     _check_files(manifest)
-    for name in required_graphs(config.fusion, config.drafter):
+    required = required_graphs(config.fusion, config.drafter, seq2seq=manifest.reads_source)
+    for name in required:
         _require(name in manifest.graphs, "graphs", f"must have an entry {name!r}")
     for name, graph in manifest.graphs.items():
         _check_graph(f"graphs.{name}", graph, manifest)
         _check_roles(f"graphs.{name}", name, graph, manifest)
+    check_source(config, manifest.decoder_start_ids, manifest.graphs, manifest.vocab_size)
 
 
 def _check_drafter(config: BundleConfig) -> None:
@@ -248,11 +262,13 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
     for role, expected in outputs.items():
         _require_tensor(f"{where}.outputs", role, graph.output(role), expected)
     caches = {tensor.name for tensor in graph.caches}
-    _require(len(caches) > 0, f"{where}.outputs", "must have a cache (`alias_of`)")
+    has_caches = len(caches) > 0 or name in ENCODERS.values()
+    _require(has_caches, f"{where}.outputs", "must have a cache (`alias_of`)")
     for cache in graph.caches:
         _check_cache(f"{where}.inputs {cache.name!r}", cache, config.slots)
     for tensor in graph.inputs:
         known = tensor.name in caches or tensor.name in required or tensor.name in optional
+        known = known or is_source_tensor(tensor.name)
         _require(known, f"{where}.inputs", f"has {tensor.name!r}, which no runtime feeds")
     fed_by_draft = graph.input("draft_probs") is not None
     if name == "verify" and config.drafter == PROMPT_LOOKUP:
@@ -313,5 +329,8 @@ def _read_manifest(raw: object) -> Manifest:
     }
     if top.has("engine"):
         manifest_fields["engine"] = read_engine_spec(Fields(top.take("engine"), "engine"))
+    if top.has(STARTS):
+        starts = tuple(as_integer(value, where) for value, where in top.elements(STARTS))
+        manifest_fields[STARTS] = starts
     top.finish()
     return Manifest(**manifest_fields)

@@ -14,8 +14,8 @@ class TensorSpec:
     Args:
         name: name in the graph.
         dtype: NumPy's name of the element type.
-        shape: a number for a fixed size, a name (`B` rows, `T` new tokens, `J` draft tokens,
-            `J+1`) for a free one.
+        shape: a number for a fixed size, a name (`B` rows, `T` new tokens, `N` source tokens, `J`
+            draft tokens, `J+1`) for a free one.
         alias_of: for an output, the input whose buffer it is written to (caches); else None.
             Several outputs may name one input: a graph that writes a cache more than once.
     """

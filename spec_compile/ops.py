@@ -34,7 +34,8 @@ def cached_attention(
         key_cache: [B, H_kv, S, D], float of the same type.
         value_cache: [B, H_kv, S, D_v].
         lengths: [B] int64, valid cache entries per row; lengths + T <= S.
-        mask: [B or 1, 1, T, S] bool, True where a query may look.
+        mask: [B or 1, 1, T, S] bool, True where a query may look; or [B or 1, H, T, S] float, a
+            bias by head and position, -inf where it may not.
         scale: factor on query @ key.
         softcap: scores become softcap * tanh(scores / softcap) before the mask; 0 leaves them.
 
@@ -43,15 +44,27 @@ def cached_attention(
     """
     new_keys = _write(key_cache, key, lengths)
     new_values = _write(value_cache, value, lengths)
-    groups = query.shape[1] // key.shape[1]
-    scores = query @ new_keys.repeat_interleave(groups, dim=1).transpose(-1, -2) * scale
+    output = masked_attention(query, new_keys, new_values, mask, scale, softcap)
+    return output, new_keys, new_values
+
+
+def masked_attention(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, scale: float, softcap: float = 0.0
+) -> Tensor:
+    """Attention of `query` [B, H, T, D] over all `keys` and `values`; `mask` is as above."""
+    groups = query.shape[1] // keys.shape[1]
+    if groups > 1:
+        keys, values = (each.repeat_interleave(groups, dim=1) for each in (keys, values))
+    scores = query @ keys.transpose(-1, -2) * scale
     if softcap > 0.0:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~mask, float("-inf"))
+    if mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    else:
+        scores = scores + mask
     # A cast to float32 follows transformers' eager attention and costs nothing in float32.
     weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(query.dtype)
-    output = weights @ new_values.repeat_interleave(groups, dim=1)
-    return output, new_keys, new_values
+    return weights @ values
 
 
 def _write(cache: Tensor, entries: Tensor, lengths: Tensor) -> Tensor:

@@ -102,6 +102,7 @@ def plan_bundles(
         load(path, num_threads=options.num_threads, verify_hash=options.verify_hash)
         for path in paths
     ]
+    _refuse_sources(decoders)
     _same_pair(decoders)
     prompts = _prompts(decoders, options)
     wanted = choices(options.rules or exact_rules(), options.num_drafts)
@@ -219,6 +220,14 @@ def _sizes(
         largest = min(largest, options.max_speculative_tokens)
     counts = sorted({choice.num_drafts for choice in wanted})
     return [(k, count) for count in counts for k in range(1, largest + 1)]
+
+
+def _refuse_sources(decoders: Sequence[Decoder]) -> None:
+    if any(decoder.manifest.reads_source for decoder in decoders):
+        raise ConfigError(
+            "plan does not foresee encoder-decoder models, whose costs hold the reading of a "
+            "source too; measure their bundles with spec-compile bench"
+        )
 
 
 def _same_pair(decoders: Sequence[Decoder]) -> None:

@@ -14,9 +14,11 @@ from torch.export import Dim, ExportedProgram
 
 from spec_compile.errors import CaptureError
 from spec_compile.graph_call import collect_callees, renamed_outputs, splice_callees
+from spec_compile.graph_contract import is_source_tensor
 
-# Rows and new tokens of the example inputs: unequal, and neither 0 nor 1, which torch specialises.
-EXAMPLE_SIZES = {"B": 3, "T": 5}
+# Rows, new tokens, source tokens of the example inputs: unequal, and neither 0 nor 1, which torch
+# specialises.
+EXAMPLE_SIZES = {"B": 3, "T": 5, "N": 7}
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,8 @@ class TensorSpec:
     Args:
         name: what it is, see the graph contract in docs/architecture.md (`tokens`, `lengths`, ...).
         dtype: element type.
-        shape: sizes; "B" (rows), "T" (new tokens) and "J" (draft tokens of a round) are symbolic,
-            and so is "J+1".
+        shape: sizes; "B" (rows), "T" (new tokens), "N" (tokens of a source text) and "J" (draft
+            tokens of a round) are symbolic, and so is "J+1".
         alias_of: for an updated cache, the input whose buffer it may overwrite.
     """
 
@@ -40,6 +42,11 @@ class TensorSpec:
     def is_cache(self) -> bool:
         """Whether this is a key or value cache, before or after its update."""
         return "_cache." in self.name
+
+    @property
+    def is_source(self) -> bool:
+        """Whether this is what a decoder reads of its source text: see graph_contract.py."""
+        return is_source_tensor(self.name)
 
 
 @dataclass(frozen=True)
@@ -144,12 +151,14 @@ def _updated_input(name: str, inputs: Set[str]) -> str | None:
 def trace(
     module: Composite, *, batch_size: int, max_length: int, num_speculative_tokens: int = 2
 ) -> Graph:
-    """Trace `module` with symbolic B (1..batch_size), T (1..max_length) and J (0..k, k at least 2).
+    """Trace `module` with symbolic B, T, N (each 1 to its limit) and J (0..k, k at least 2).
+
+    B ends at `batch_size`; T and N end at `max_length`.
 
     Raises:
         CaptureError: the module's control flow or shapes depend on B, T or on tensor values.
     """
-    limits = {"B": batch_size, "T": max_length}
+    limits = {"B": batch_size, "T": max_length, "N": max_length}
     # The examples have to be within the limits; which of them a row may use, the runtime checks.
     dims = {
         name: Dim(name, min=1, max=max(EXAMPLE_SIZES[name], limit))

@@ -54,6 +54,11 @@ def long_context(decoder: Decoder, length: int, seed: int) -> list[int]:
     return [ids[i % len(ids)] for i in range(length)]
 
 
+def tokens_held(decoder: Decoder, context: Sequence[int]) -> int:
+    """Tokens that a row holds before its output: those of the prompt, unless that is a source."""
+    return len(decoder.manifest.decoder_start_ids) or len(context)
+
+
 def _given_ids(decoder: Decoder, texts: Sequence[str]) -> list[list[int]]:
     if decoder.tokenizer is None:
         raise ConfigError("prompts as text need a bundle with a tokenizer")

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from spec_compile.checking.contexts import tokens_held
 from spec_compile.checking.law import Setting, is_settled, law_of
 from spec_compile.checking.result import SKIPPED, CheckResult, Progress, no_progress, verdict
 from spec_compile.checking.rounding import logit_rounding
 from spec_compile.runtime.api import Decoder
 from spec_compile.runtime.batch import Batch
-from spec_compile.runtime.decoder import check_emitted
+from spec_compile.runtime.decoder import check_emitted, rows_of
 from spec_compile.runtime.requests import GenerationOptions
 from spec_compile.runtime.rounds import Rounds
 
@@ -82,19 +83,21 @@ def _forbidden_token(
     """The first token of a round after `context` that has no mass in the target's law."""
     config = decoder.manifest.config
     options = GenerationOptions(**setting._asdict())
-    batch = _FixedBatch([context], options, [0], config.max_length)
+    first, sources = rows_of(decoder.manifest, [context])
+    batch = _FixedBatch(first, options, [0], config.max_length, sources)
     batch.uniform = uniform
     rounds = Rounds(decoder.engine, decoder.manifest, batch)
     rounds.run()
     emitted = int(rounds.num_emitted[0])
     check_emitted(0, emitted, rounds.output_tokens.shape[1])
+    path: list[int] = []
     for token in rounds.output_tokens[0, :emitted].tolist():
-        if len(context) >= config.max_length:
+        if tokens_held(decoder, context) + len(path) >= config.max_length:
             return None
-        logits = decoder.next_logits(context)
+        logits = decoder.next_logits(context, path)
         if not is_settled(logits, setting, logit_rounding(config)):
             return None
         if law_of(logits, setting)[token] <= 0:
             return int(token)
-        context = [*context, token]
+        path.append(token)
     return None

@@ -156,11 +156,11 @@ def _differences(
     if position is None:
         return []
     token = found[position] if position < len(found) else None
-    margin = _margin(decoder, [*prompt, *expected[:position]])
+    margin = _margin(decoder, prompt, expected[:position])
     rounding = logit_rounding(decoder.manifest.config)
     here = Difference(place[0], place[1], position, expected[position], token, margin, rounding)
     rest = expected[position + 1 :]
-    if not here.near_tie or not rest:
+    if not here.near_tie or not rest or decoder.manifest.reads_source:
         return [here]
     # Behind a tie both go their own ways: put the bundle on the target's, and look further.
     kept = [*prompt, *expected[: position + 1]]
@@ -176,6 +176,6 @@ def _first_difference(expected: list[int], found: list[int]) -> int | None:
     return None
 
 
-def _margin(decoder: Decoder, tokens: list[int]) -> float:
-    second, best = np.partition(decoder.next_logits(tokens), -2)[-2:]
+def _margin(decoder: Decoder, prompt: Sequence[int], after: list[int]) -> float:
+    second, best = np.partition(decoder.next_logits(prompt, after), -2)[-2:]
     return float(best - second)

@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spec_compile.checking.chi_square import chi_square
+from spec_compile.checking.contexts import tokens_held
 from spec_compile.checking.power import smallest_noticed
 from spec_compile.checking.result import SKIPPED, CheckResult, Progress, no_progress, verdict
 from spec_compile.checking.rounding import logit_rounding
 from spec_compile.runtime.api import Decoder
 from spec_compile.runtime.batch import Batch
-from spec_compile.runtime.decoder import check_emitted
+from spec_compile.runtime.decoder import check_emitted, rows_of
 from spec_compile.runtime.requests import GenerationOptions
 from spec_compile.runtime.rounds import Rounds
 from spec_compile.runtime.sampling import Sampling, process_logits
@@ -152,7 +153,8 @@ def repeat_round(
     rows = min(config.batch_size, num_samples)
     options = GenerationOptions(**setting._asdict())
     seeds = [seed + row for row in range(rows)]
-    batch = _RepeatedBatch([list(context)] * rows, options, seeds, config.max_length)
+    first_tokens, sources = rows_of(decoder.manifest, [list(context)] * rows)
+    batch = _RepeatedBatch(first_tokens, options, seeds, config.max_length, sources)
     rounds = Rounds(decoder.engine, decoder.manifest, batch)
     blocks = np.full((num_samples, config.num_speculative_tokens + 1), -1, dtype=np.int64)
     for first in range(0, num_samples, rows):
@@ -178,10 +180,10 @@ def law_tests(
     rng = np.random.default_rng(seed)
     path: list[int] = []
     for position in range(blocks.shape[1]):
-        tokens = [*context[1], *path]
-        if len(blocks) < _FEWEST_ROUNDS or len(tokens) >= decoder.manifest.config.max_length:
+        held = tokens_held(decoder, context[1]) + len(path)
+        if len(blocks) < _FEWEST_ROUNDS or held >= decoder.manifest.config.max_length:
             return
-        logits = decoder.next_logits(tokens)
+        logits = decoder.next_logits(context[1], path)
         if not is_settled(logits, setting, logit_rounding(decoder.manifest.config)):
             return
         law = law_of(logits, setting)

@@ -88,7 +88,10 @@ def _model_logits(checkpoint: Checkpoint, contexts: Sequence[Sequence[int]]) -> 
     rows = []
     with torch.no_grad():
         for context in contexts:
-            logits = model(input_ids=torch.tensor([list(context)]), use_cache=False).logits
+            given = {"input_ids": torch.tensor([list(context)])}
+            if checkpoint.decoder_start_ids:
+                given["decoder_input_ids"] = torch.tensor([checkpoint.decoder_start_ids])
+            logits = model(**given, use_cache=False).logits
             rows.append(logits[0, -1].float().numpy())
     return np.stack(rows)
 

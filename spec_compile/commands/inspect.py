@@ -63,6 +63,9 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
         yield f"needs        {needs}" + (f", a device of {devices}" if devices else "")
     yield f"capacity     {config.max_length} tokens a row, {config.batch_size} rows"
     yield f"vocabulary   {manifest.vocab_size} ids, EOS {list(manifest.eos_token_ids)}"
+    if manifest.reads_source:
+        starts = list(manifest.decoder_start_ids)
+        yield f"prompts      source texts, read by an encoder; outputs begin with {starts}"
     for name, model in manifest.models.items():
         yield (
             f"{name:<12} {model.source}: {model.architecture}, {model.num_layers} layers, "

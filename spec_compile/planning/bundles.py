@@ -14,11 +14,13 @@ from spec_compile.runtime.api import Decoder
 def predictable(decoders: Sequence[Decoder]) -> list[list[int]]:
     """Places of bundles that can be predicted, those of one pair and precision together.
 
-    They are of fusion `verify`, and one of each group gives the draft's laws.
+    They are of fusion `verify`, their prompts are no source texts, and one of each group gives the
+    draft's laws.
     """
     groups: dict[object, list[int]] = {}
     for place, decoder in enumerate(decoders):
-        if decoder.manifest.config.fusion == "verify":
+        manifest = decoder.manifest
+        if manifest.config.fusion == "verify" and not manifest.reads_source:
             groups.setdefault(weights_of(decoder), []).append(place)
     return [group for group in groups.values() if _gives_laws([decoders[i] for i in group])]
 

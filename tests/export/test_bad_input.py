@@ -136,7 +136,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         configure(model_type="zorg", auto_map={"AutoConfig": "x.X"}),
         "needs code that comes with the checkpoint",
     ),
-    "encoder-decoder": (configure(model_type="t5"), "is an encoder-decoder model"),
+    "one is an encoder-decoder": (configure(model_type="t5"), "an encoder-decoder model"),
     "generation settings": (put("generation_config.json", "{"), "is not valid JSON"),
     "eos is text": (put("generation_config.json", '{"eos_token_id": "end"}'), "no token id"),
     "tokenizer": (put("tokenizer.json", "{}"), "tokenizer.json is damaged"),

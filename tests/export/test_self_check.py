@@ -10,7 +10,7 @@ from torch import fx
 from transformers import PreTrainedModel
 
 from spec_compile.errors import CaptureError
-from spec_compile.export.capture import IMPLEMENTATION
+from spec_compile.export.seams import IMPLEMENTATION
 from spec_compile.export.self_check import check_capture
 from spec_compile.ops import CACHED_ATTENTION
 from spec_compile.passes.rewrite import insert_call

@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from spec_compile.config import SpecConfig
-from spec_compile.export.capture import IMPLEMENTATION, capture
+from spec_compile.export.capture import capture
+from spec_compile.export.seams import IMPLEMENTATION
 from spec_compile.export.weight_names import name_weights_of
 from spec_compile.passes.instruments import Instrument
 from spec_compile.passes.manager import PassManager

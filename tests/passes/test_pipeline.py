@@ -53,6 +53,7 @@ def test_every_pass_is_honest_and_counts_what_it_does(
 ) -> None:
     program, rewrites = compiled(fusion, acceptance)
     assert list(program.graphs) == GRAPHS[fusion]
+    assert rewrites["fold_logits_bias"] == 0  # Llama keeps none beside its head
     assert rewrites["pack_projections"] == 4  # queries, keys and values; gate and up; two models
     assert rewrites["trim_draft_vocab"] == 0  # nobody asked for it
     assert rewrites["unroll_draft"] == 1
@@ -96,7 +97,12 @@ def test_the_order_is_declared() -> None:
     passes = build_pipeline(config_of("step", "rejection"), vocab_size=64, max_length=MAX_LENGTH)
     PassManager(passes)
     free = [each.name for each in passes if not each.after]
-    assert free == ["pack_projections", "trim_draft_vocab", "fuse_acceptance"]
+    assert free == [
+        "fold_logits_bias",
+        "pack_projections",
+        "trim_draft_vocab",
+        "fuse_acceptance",
+    ]
 
 
 def test_the_documentation_has_one_heading_per_step_in_order() -> None:
