@@ -40,7 +40,7 @@ class Completions:
 
     def __init__(self, decoder: AsyncDecoder, settings: ServerSettings, metrics: Metrics) -> None:
         self._decoder, self._settings, self._metrics = decoder, settings, metrics
-        self._greedy = decoder.manifest.config.acceptance == "greedy"
+        self._greedy = not decoder.manifest.config.samples
 
     async def text(self, request: Request) -> Response:
         """`POST /v1/completions`."""
