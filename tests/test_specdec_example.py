@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 from transformers import MarianConfig, MarianMTModel
 
-from examples.specdec import distill
+from examples.specdec import distill, evaluate
 from examples.specdec.catalogues import CatalogueError, read_catalogue
 from examples.specdec.corpus import distinct, is_fit, is_held_out, licences
 from examples.specdec.distill import distilled, translate
@@ -30,6 +30,7 @@ from examples.specdec.train import (
 )
 from examples.specdec.train_target import target_loss
 from examples.specdec.vocabulary import EOS_ID, make_vocabulary
+from spec_compile.acceptance.specdec import SpecDec
 from spec_compile.export.spec_drafter import SpecDrafter
 from spec_compile.export.spec_drafter_files import load_spec_drafter
 
@@ -295,6 +296,31 @@ def test_translations_are_the_target_s_greedy_ones(
             ).logits
             tokens.append(int(logits[0, -1].argmax()))
         assert tokens[1:] == answer
+
+
+def test_speculation_with_beta_1_gives_the_greedy_tokens(
+    target: MarianMTModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distill, "LONGEST_ANSWER", 8)
+    monkeypatch.setattr(evaluate, "LONGEST_ANSWER", 8)
+    target.train(False)
+    torch.manual_seed(3)
+    drafter = SpecDrafter(sizes_for(target))
+    begin_from(target, drafter)
+    sources = [pair.source for pair in some_pairs(7)]
+    greedy = translate(target, sources)
+    answers, iterations = evaluate.speculate(target, drafter, SpecDec(1, 0.0), 3, sources)
+    assert answers == greedy
+    assert sum(map(len, answers)) / 4 <= iterations <= sum(map(len, answers))
+    near, fewer = evaluate.speculate(target, drafter, SpecDec(32, 1e6), 3, sources)
+    assert fewer == sum(-(-len(answer) // 4) for answer in near)
+
+
+def test_quality_is_sacrebleu_s() -> None:
+    texts = ["Die Datei wird jetzt gespeichert", "Alle Dateien des Ordners öffnen"]
+    found = evaluate.quality(texts, texts)
+    assert found.bleu == pytest.approx(100) and found.chrf == pytest.approx(100)
+    assert evaluate.quality(texts[::-1], texts).bleu < 20
 
 
 def test_distilled_pairs_keep_their_text(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import MarianMTModel, PreTrainedModel
 
 from examples.specdec.pairs import mask_of, padded, read_text
 from examples.specdec.vocabulary import EOS_ID, LONGEST
@@ -25,9 +25,9 @@ ROWS_AT_ONCE = 256
 LONGEST_ANSWER = 96
 
 
-def load_target(folder: Path) -> PreTrainedModel:
+def load_target(folder: Path) -> MarianMTModel:
     """The target in float32, ready to translate."""
-    model: PreTrainedModel = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float32)
+    model: MarianMTModel = MarianMTModel.from_pretrained(folder, dtype=torch.float32)
     model.train(False)
     return model
 

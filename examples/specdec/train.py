@@ -35,7 +35,7 @@ LABEL_SMOOTHING = 0.1
 BLOCK_SIZES = (5, 10, 25)
 SHOWN_AT_FIRST, SHOWN_AT_LAST = 0.5, 0.3  # of the tokens that the first pass gets wrong
 STEPS_OF_SHOWING = 4000
-DECODER_LAYERS = 2
+DECODER_LAYERS, LARGEST_DECODER_FFN = 2, 192
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,14 @@ def sizes_for(target: PreTrainedModel) -> DrafterSizes:
         encoder_layers=config.encoder_layers,
         decoder_layers=DECODER_LAYERS,
         encoder_ffn_size=config.encoder_ffn_dim,
-        decoder_ffn_size=config.decoder_ffn_dim,
+        decoder_ffn_size=min(config.decoder_ffn_dim, LARGEST_DECODER_FFN),
         max_speculative_tokens=max(BLOCK_SIZES),
         max_length=2 * LONGEST,
     )
 
 
 def begin_from(target: PreTrainedModel, drafter: SpecDrafter) -> None:
-    """Copy the target's embeddings and encoder, and its last decoder layers."""
+    """Copy the target's embeddings and encoder, and its last decoder layers, cut to size."""
     state = target.model.state_dict()
     drafter.shared.weight.data.copy_(state["shared.weight"])
     for name, weight in drafter.encoder.named_parameters():
@@ -72,7 +72,8 @@ def begin_from(target: PreTrainedModel, drafter: SpecDrafter) -> None:
     skipped = target.config.decoder_layers - len(drafter.decoder.layers)
     for index, layer in enumerate(drafter.decoder.layers):
         for name, weight in layer.named_parameters():
-            weight.data.copy_(state[f"decoder.layers.{skipped + index}.{name}"])
+            whole = state[f"decoder.layers.{skipped + index}.{name}"]
+            weight.data.copy_(whole[tuple(slice(size) for size in weight.shape)])
     torch.nn.init.normal_(drafter.mask_queries.weight, std=0.5)
 
 
