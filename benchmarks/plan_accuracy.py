@@ -2,8 +2,9 @@
 
     python benchmarks/plan_accuracy.py --target T --draft D -o bundles/accuracy
 
-Exports the two bundles that `plan` would (k = 1 and the largest k) and one for each configuration
-to compare, into the folder, unless they are there. The plan knows the first two alone; then every
+Exports the bundles that `plan` would (`block` with k = 1 and the largest k, `match` with the
+largest) and one for each configuration
+to compare, into the folder, unless they are there. The plan knows the first three alone; then every
 configuration is measured against target-only decoding, over the same prompts and number of tokens.
 A configuration is RULE:k, or RULE:k:K for K drafts. Prints one Markdown table.
 """
@@ -70,6 +71,7 @@ def compare(args: argparse.Namespace) -> Figure:
     wanted = [Configuration.parse(text) for text in args.configurations]
     largest = max(args.largest, *(one.num_speculative_tokens for one in wanted))
     known = [bundle_of(Configuration("block", k, 1), args) for k in sorted({1, largest})]
+    known.append(bundle_of(Configuration("match", largest, 1), args))
     folders = {str(bundle_of(one, args)): one for one in wanted}
     prompts = read_prompt_file(args.prompt_file) if args.prompt_file else None
     plan = plan_bundles(

@@ -12,6 +12,8 @@ takes longer than plain decoding of its tokens, and without budget nothing is dr
 
 from __future__ import annotations
 
+import itertools
+import operator
 import statistics
 import threading
 from collections import deque
@@ -50,6 +52,8 @@ class Costs:
 
     def estimate(self, length: int) -> float:
         """Measured, or on the line between the next measured numbers on both sides."""
+        if self.known(length):
+            return statistics.median(self._samples[length])
         known = sorted(number for number, samples in self._samples.items() if samples)
         values = [statistics.median(self._samples[number]) for number in known]
         return float(np.interp(length, known, values)) if known else 0.0
@@ -65,8 +69,8 @@ class Planner:
     def __init__(self, num_speculative_tokens: int) -> None:
         self._lengths = range(num_speculative_tokens + 1)
         self._costs = Costs()
-        self._reached = np.zeros(num_speculative_tokens)
-        self._accepted = np.zeros(num_speculative_tokens)
+        self._reached = [0.0] * num_speculative_tokens
+        self._accepted = [0.0] * num_speculative_tokens
         self._spent = 0.0  # milliseconds that trying has cost, less what it has gained
         self._elapsed = 0.0
         self._wait, self._waited = _SHORTEST_WAIT, 0
@@ -85,7 +89,7 @@ class Planner:
             for length in (most, 0):
                 if not self._costs.known(length):
                     return length
-            best = max(range(most + 1), key=lambda length: self._speed(length, available))
+            best = self._fastest(range(most + 1), available)
             if best > 0:
                 self._wait, self._waited = _SHORTEST_WAIT, 0
                 return best
@@ -131,11 +135,15 @@ class Planner:
             rates.append(rate)
         return rates
 
-    def _speed(self, length: int, available: Sequence[int]) -> float:
-        """Expected tokens per millisecond, over all rows."""
-        reach = np.concatenate([[0.0], np.cumsum(np.cumprod(self.rates()))])
-        tokens = sum(1.0 + float(reach[min(length, most)]) for most in available)
-        return tokens / max(self._costs.estimate(length), 1e-9)
+    def _fastest(self, lengths: Sequence[int], available: Sequence[int]) -> int:
+        """The length of most expected tokens per millisecond, over all rows."""
+        kept = [0.0, *itertools.accumulate(itertools.accumulate(self.rates(), operator.mul))]
+
+        def speed(length: int) -> float:
+            tokens: float = sum(1.0 + kept[min(length, most)] for most in available)
+            return tokens / max(self._costs.estimate(length), 1e-9)
+
+        return max(lengths, key=speed)
 
     def _is_exhausted(self) -> bool:
         plain = self._costs.estimate(0)
@@ -147,13 +155,15 @@ class Planner:
         if self._waited <= self._wait:
             return 0
         self._wait, self._waited = min(2 * self._wait, _LONGEST_WAIT), 0
-        return max(range(1, most + 1), key=lambda length: self._speed(length, available))
+        return self._fastest(range(1, most + 1), available)
 
     def _count(self, proposed: Sequence[int], emitted: Sequence[int]) -> None:
         if not any(proposed):
             return
-        self._reached *= _FADE
-        self._accepted *= _FADE
+        self._reached = [_FADE * count for count in self._reached]
+        self._accepted = [_FADE * count for count in self._accepted]
         for drafted, kept in zip(proposed, emitted, strict=True):
-            self._reached[: min(kept, drafted)] += 1
-            self._accepted[: max(kept - 1, 0)] += 1
+            for place in range(min(kept, drafted)):
+                self._reached[place] += 1
+            for place in range(kept - 1):
+                self._accepted[place] += 1

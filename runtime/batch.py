@@ -43,6 +43,7 @@ class Batch:
             "min_p": np.full(rows, options.min_p, dtype=np.float32),
         }
         self._streams = [UniformStream(seed) for seed in seeds]
+        self._draws = options.temperature > 0
 
     @property
     def num_rows(self) -> int:
@@ -66,7 +67,11 @@ class Batch:
             uniforms: where to put them.
             by_position: take the numbers that belong to the next n output tokens, instead of
                 numbers that no round has seen.
+
+        Greedy rows look at none: theirs stay as they are.
         """
+        if not self._draws:
+            return
         positions = (self.committed - self.prompt_lengths).tolist()
         for row, stream in enumerate(self._streams):
             if by_position:
@@ -105,12 +110,13 @@ class WindowFeed:
 
     def update(self) -> None:
         """Read the batch; a retired row gets zeros, which make it stand still."""
+        # Item by item: between two calls of a large model each NumPy function is cold code, and
+        # costs more than all the items of a few rows.
         batch, width = self._batch, self._width
-        np.minimum(batch.committed, width, out=self._num_new)
-        np.subtract(batch.committed, self._num_new, out=self._lengths)
-        for row, start in enumerate(self._lengths.tolist()):
+        rows = zip(batch.committed.tolist(), batch.active.tolist(), strict=True)
+        for row, (committed, active) in enumerate(rows):
+            num_new = min(committed, width) * active
+            start = (committed - num_new) * active
+            self._num_new[row], self._lengths[row] = num_new, start
             # What lies behind a short row's tokens is zeros, which are fed and count for nothing.
-            self._tokens[row] = batch.history[row, start : start + width]
-        np.multiply(self._num_new, batch.active, out=self._num_new)
-        np.multiply(self._lengths, batch.active, out=self._lengths)
-        np.multiply(self._tokens, batch.active[:, None], out=self._tokens)
+            self._tokens[row] = batch.history[row, start : start + width] if active else 0

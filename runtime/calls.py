@@ -63,7 +63,8 @@ class GraphCall:
             variant: tells apart the `buffers` of several calls; the same ones under one number.
             buffers: tensors that differ from call to call.
         """
-        self.bind(width, variant, buffers)
+        if (width, variant) not in self._runs:
+            self.bind(width, variant, buffers)
         if width != PROMPT:
             self._feeds[width].update()
         self._runs[width, variant]()
@@ -76,17 +77,21 @@ class RoundUniforms:
         rows, widths = batch.num_rows, [uniforms_width(graph) for graph in graphs]
         self._batch, self._by_position = batch, config.draws_by_position
         self._drawn = np.zeros((rows, sum(widths)), dtype=np.float32)
-        self.parts = [np.zeros((rows, width), dtype=np.float32) for width in widths]
         ends = np.cumsum(widths).tolist()
-        self._slices = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        columns = [slice(end - width, end) for end, width in zip(ends, widths, strict=True)]
+        self._views = [self._drawn[:, one] for one in columns]
+        # A graph takes contiguous memory, which the columns of a single row are.
+        self._in_place = rows == 1
+        self.parts = self._views if self._in_place else [view.copy() for view in self._views]
 
     def draw(self) -> None:
         """Fill `parts`, one array [B, n] a graph."""
         if self._drawn.size == 0:
             return
         self._batch.draw(self._drawn, by_position=self._by_position)
-        for part, columns in zip(self.parts, self._slices, strict=True):
-            part[:] = self._drawn[:, columns]
+        if not self._in_place:
+            for part, view in zip(self.parts, self._views, strict=True):
+                part[:] = view
 
 
 def window_of(graph: str, config: BundleConfig) -> int:

@@ -35,7 +35,7 @@ def decode(rounds: Rounds, batch: Batch, rows: Sequence[Row]) -> Iterator[None]:
         started = time.perf_counter()
         rounds.run()
         blocks, counts = rounds.output_tokens.tolist(), rounds.num_emitted.tolist()
-        proposed = rounds.num_proposed.tolist()
+        proposed = rounds.num_proposed
         milliseconds = 1000.0 * (time.perf_counter() - started)
         for row in running:
             check_emitted(row, counts[row], len(blocks[row]))

@@ -24,8 +24,8 @@ from spec_compile.runtime.engine import Engine
 class Drafter(Protocol):
     """Proposes tokens for all rows of a batch; each round asks in the order of these methods."""
 
-    def available(self) -> NDArray[np.int64]:
-        """Most tokens that each row [B] can propose now; none for one that has ended."""
+    def available(self) -> list[int]:
+        """Most tokens that each row can propose now; none for one that has ended."""
 
     def buffers(self, length: int) -> Mapping[str, Any]:
         """What `verify` reads in a round of `length` draft tokens; the same ones each time."""
@@ -62,9 +62,9 @@ class ModelDrafter:
         self._started = self._skipped = False
         self._shorter: dict[int, NDArray[np.int64]] = {}
 
-    def available(self) -> NDArray[np.int64]:
-        """k for each row [B]."""
-        return self._batch.active * self._most
+    def available(self) -> list[int]:
+        """k for each row that has not ended."""
+        return [self._most if active else 0 for active in self._batch.active.tolist()]
 
     def buffers(self, length: int) -> Mapping[str, Any]:
         """`draft_tokens` and, if the rule uses them, `draft_probs`: the outputs of the graph.

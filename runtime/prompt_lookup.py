@@ -75,15 +75,15 @@ class PromptLookup:
         self._proposals: list[list[int]] = [[] for _ in range(batch.num_rows)]
         self._tokens: dict[int, NDArray[np.int64]] = {}
 
-    def available(self) -> NDArray[np.int64]:
-        """k or none for each row [B]; none for one that has ended."""
+    def available(self) -> list[int]:
+        """k or none for each row; none for one that has ended."""
         batch = self._batch
         rows = zip(self._indices, batch.committed.tolist(), batch.active.tolist(), strict=True)
         for row, (index, committed, active) in enumerate(rows):
             if active:
                 index.extend(batch.history[row, len(index) : committed].tolist())
             self._proposals[row] = index.propose(self._most) if active else []
-        return np.array([len(found) for found in self._proposals], dtype=np.int64)
+        return [len(found) for found in self._proposals]
 
     def buffers(self, length: int) -> Mapping[str, Any]:
         """`draft_tokens` [B, length]."""

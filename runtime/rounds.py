@@ -81,8 +81,8 @@ class Rounds:
         return self._round.num_emitted
 
     @property
-    def num_proposed(self) -> NDArray[np.int64]:
-        """[B], draft tokens that the last round proposed for each row."""
+    def num_proposed(self) -> Sequence[int]:
+        """Draft tokens that the last round proposed for each row."""
         return self._round.num_proposed
 
     @property
@@ -98,7 +98,7 @@ class Rounds:
 class _Round(Protocol):
     output_tokens: NDArray[np.int64]
     num_emitted: NDArray[np.int64]
-    num_proposed: NDArray[np.int64]
+    num_proposed: Sequence[int]
     buffers: Mapping[str, Any]
 
     def run(self) -> None: ...
@@ -123,7 +123,7 @@ class _OneCall:
         self.output_tokens = self.buffers["output_tokens"]
         self.num_emitted = self.buffers["num_emitted"]
         drafted = manifest.config.num_speculative_tokens if name == "step" else 0
-        self.num_proposed = np.full(rows, drafted, dtype=np.int64)
+        self.num_proposed: Sequence[int] = [drafted] * rows
         tensors = {**batch.sampling, "uniforms": self._uniforms.parts[0], **self.buffers}
         tensors |= cache_buffers(engine, graph, rows)
         self._call = GraphCall(engine, name, batch, tensors)
@@ -160,7 +160,8 @@ class _DraftAndVerify:
         self._engine, self._graph, self._most = engine, graph, config.num_speculative_tokens
         self._batch, self._planner, self._clock = batch, planner, clock
         self._buffers: dict[int, dict[str, Any]] = {}  # by number of draft tokens
-        self.num_proposed = np.zeros(rows, dtype=np.int64)
+        self._num_rows = rows
+        self.num_proposed: Sequence[int] = [0] * rows
         tensors = {**batch.sampling, "uniforms": self._uniforms.parts[-1]}
         tensors |= cache_buffers(engine, graph, rows)
         self._call = GraphCall(engine, "verify", batch, tensors)
@@ -174,7 +175,7 @@ class _DraftAndVerify:
         available = self._drafter.available()
         length = self._length(available)
         self._use(length)
-        np.minimum(available, length, out=self.num_proposed)
+        self.num_proposed = [min(most, length) for most in available]
         usual = self._drafter.propose(length) and self._width != PROMPT
         self._call.run(self._width, length, self.buffers)
         self._width = 1
@@ -182,28 +183,27 @@ class _DraftAndVerify:
             self._planner.observe(
                 length,
                 self._running(self.num_proposed),
-                self._running(self.num_emitted),
+                self._running(self.num_emitted.tolist()),
                 1000.0 * (self._clock() - started),
                 usual=usual,
             )
 
-    def _length(self, available: NDArray[np.int64]) -> int:
+    def _length(self, available: Sequence[int]) -> int:
         """Draft tokens of this round: as many as there are, if the graph takes any number."""
         if not self._graph.takes_any_length:
             return self._most
         if self._planner is not None:
             return self._planner.choose(self._running(available))
-        return int(available.max())
+        return max(available)
 
-    def _running(self, values: NDArray[np.int64]) -> Sequence[int]:
-        found: list[int] = values[self._batch.active > 0].tolist()
-        return found
+    def _running(self, values: Sequence[int]) -> Sequence[int]:
+        active = self._batch.active.tolist()
+        return [value for value, runs in zip(values, active, strict=True) if runs]
 
     def _use(self, length: int) -> None:
         """Make the buffers of rounds of `length` draft tokens the current ones."""
         if length not in self._buffers:
-            rows = len(self.num_proposed)
-            outputs = output_buffers(self._engine, self._graph, rows, length=length)
+            outputs = output_buffers(self._engine, self._graph, self._num_rows, length=length)
             self._buffers[length] = {**outputs, **self._drafter.buffers(length)}
         self.buffers: Mapping[str, Any] = self._buffers[length]
         self.output_tokens = self.buffers["output_tokens"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from spec_compile.runtime.stats import GenerationStats, Round
-from spec_compile.runtime.text import IncrementalDecoder, StopScanner
+from spec_compile.runtime.text import OutputText
 from spec_compile.runtime.tokenizer import BundleTokenizer
 
 RUNNING = "running"
@@ -46,10 +46,8 @@ class Row:
         self._eos = frozenset(eos_token_ids)
         special = [tokenizer.special_token_id(stop) if tokenizer else None for stop in stops]
         self._stop_ids = frozenset(token for token in special if token is not None)
-        self._scanner = StopScanner(stops)
-        self._decoder = IncrementalDecoder(tokenizer.decode) if tokenizer else None
-        self._pieces: list[str] = []
-        self._num_read = 0
+        decode = tokenizer.decode if tokenizer else None
+        self._text = OutputText(self.token_ids, stops, decode) if decode else None
         self._k = num_speculative_tokens
         self._rounds: list[Round] = []
 
@@ -61,13 +59,11 @@ class Row:
     @property
     def text(self) -> str | None:
         """All text so far that may be shown; None without a tokenizer."""
-        return "".join(self._pieces) if self._decoder is not None else None
+        return self._text.so_far() if self._text is not None else None
 
     def read_text(self) -> str:
         """The text since the last call."""
-        fresh = "".join(self._pieces[self._num_read :])
-        self._num_read = len(self._pieces)
-        return fresh
+        return self._text.read() if self._text is not None else ""
 
     def accept(
         self, block: Sequence[int], milliseconds: float, num_proposed: int | None = None
@@ -91,8 +87,8 @@ class Row:
             self._end_or_continue(token)
             if self.finished:
                 break
-        if self.finished:
-            self._flush()
+        if self.finished and self._text is not None:
+            self._text.finish()
         proposed = self._k if num_proposed is None else num_proposed
         self._count(kept, len(block), milliseconds, proposed)
         return block[:kept]
@@ -105,7 +101,8 @@ class Row:
         """End the output here for `reason`, unless it has ended."""
         if not self.finished:
             self.finish_reason = reason
-            self._flush()
+            if self._text is not None:
+                self._text.finish()
 
     def stats(self) -> GenerationStats:
         """What has been counted so far."""
@@ -115,25 +112,13 @@ class Row:
     def _end_or_continue(self, token: int) -> None:
         if token in self._eos:
             self.finish_reason = EOS
-        elif token in self._stop_ids:
+        elif token in self._stop_ids or self._completes_stop():
             self.finish_reason = STOP
-        else:
-            if self._decoder is not None:
-                self._show(self._decoder.push(token))
-            if self._scanner.stopped:
-                self.finish_reason = STOP
-            elif len(self.token_ids) >= self._budget:
-                self.finish_reason = self._budget_reason
+        elif len(self.token_ids) >= self._budget:
+            self.finish_reason = self._budget_reason
 
-    def _show(self, text: str) -> None:
-        if text and (shown := self._scanner.push(text)):
-            self._pieces.append(shown)
-
-    def _flush(self) -> None:
-        if self._decoder is not None and not self._scanner.stopped:
-            self._show(self._decoder.finish())
-            if rest := self._scanner.finish():
-                self._pieces.append(rest)
+    def _completes_stop(self) -> bool:
+        return self._text is not None and self._text.stops_with_last_token()
 
     def _count(self, kept: int, emitted: int, milliseconds: float, proposed: int) -> None:
         proposed, accepted = (proposed, emitted - 1) if kept == emitted else (kept, kept)

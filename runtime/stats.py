@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,8 +28,7 @@ class Percentiles:
         return cls(float(median), float(p90), float(p99))
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """One round of one row, as counted.
 
     A round proposes up to k draft tokens and emits `num_accepted + 1`. When the row ends inside the

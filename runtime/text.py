@@ -2,10 +2,82 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 Decode = Callable[[Sequence[int]], str]
 _REPLACEMENT = "\ufffd"
+
+
+class OutputText:
+    """The text of a growing list of tokens, spelled out when somebody reads it.
+
+    With stop strings it is spelled token by token, to find where one is complete. One thread may
+    read it while another goes on.
+
+    Args:
+        token_ids: the list that grows.
+        stops: non-empty strings, which end the text.
+        decode: the tokenizer's own decoding of a list of ids.
+    """
+
+    def __init__(self, token_ids: Sequence[int], stops: Sequence[str], decode: Decode) -> None:
+        self._token_ids = token_ids
+        self._decoder, self._scanner = IncrementalDecoder(decode), StopScanner(stops)
+        self._watches = bool(stops)
+        self._num_said = 0  # tokens that belong to the text: all but one that ended it
+        self._num_spelled = 0
+        self._ended = self._flushed = False
+        self._pieces: list[str] = []
+        self._num_read = 0
+        self._lock = threading.Lock()
+
+    def stops_with_last_token(self) -> bool:
+        """Take the last token into the text; whether that completes a stop string."""
+        self._num_said += 1
+        if self._watches:
+            with self._lock:
+                self._spell()
+        return self._scanner.stopped
+
+    def finish(self) -> None:
+        """Note that no token will come."""
+        self._ended = True
+
+    def so_far(self) -> str:
+        """All text that may be shown.
+
+        Raises:
+            GenerationError: the tokenizer's decoder fails.
+        """
+        with self._lock:
+            self._spell()
+            return "".join(self._pieces)
+
+    def read(self) -> str:
+        """The text since the last call; errors as `so_far`."""
+        with self._lock:
+            self._spell()
+            fresh = "".join(self._pieces[self._num_read :])
+            self._num_read = len(self._pieces)
+            return fresh
+
+    def _spell(self) -> None:
+        ended, said = self._ended, self._num_said  # in this order: after the end nothing is said
+        if self._flushed:
+            return
+        while self._num_spelled < said and not self._scanner.stopped:
+            self._show(self._decoder.push(self._token_ids[self._num_spelled]))
+            self._num_spelled += 1
+        if ended and not self._scanner.stopped:
+            self._show(self._decoder.finish())
+            if rest := self._scanner.finish():
+                self._pieces.append(rest)
+            self._flushed = True
+
+    def _show(self, text: str) -> None:
+        if text and (shown := self._scanner.push(text)):
+            self._pieces.append(shown)
 
 
 class IncrementalDecoder:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import math
+import mmap
 import threading
 import time
 from collections.abc import Mapping
@@ -20,6 +22,7 @@ from spec_compile.runtime.onnx_file import check_external_files
 
 _LOG = logging.getLogger(__name__)
 _FATAL_ONLY = 4
+_LARGE = 1 << 16  # bytes; from here on fresh pages cost less than clearing used ones
 # Manifest dtype -> (ONNX element type, NumPy type of the buffer, ONNX Runtime's name).
 # NumPy has no bfloat16: its buffers hold the raw 16 bits.
 _ELEMENT_TYPES: Mapping[str, tuple[int, str, str]] = {
@@ -64,8 +67,17 @@ class OnnxRuntimeEngine:
         self._lock = threading.Lock()
 
     def zeros(self, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """Zeroed memory; the operating system provides its pages when they are first touched."""
-        return np.zeros(shape, dtype=_ELEMENT_TYPES[dtype][1])
+        """Zeroed memory; the operating system provides its pages when they are first touched.
+
+        NumPy's own zeros are cleared by hand where the allocator has memory to use again, and
+        caches are large while most of their pages are never reached.
+        """
+        element = np.dtype(_ELEMENT_TYPES[dtype][1])
+        size = math.prod(shape) * element.itemsize
+        if size < _LARGE or not hasattr(mmap, "MAP_ANONYMOUS"):
+            return np.zeros(shape, dtype=element)
+        pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        return np.frombuffer(pages, dtype=element).reshape(shape)
 
     def bind(self, graph: str, buffers: Mapping[str, NDArray[Any]]) -> Run:
         """Tie buffers to a graph's tensors; see `Engine.bind`."""

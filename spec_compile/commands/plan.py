@@ -17,7 +17,7 @@ from spec_compile.commands.tables import table
 from spec_compile.config import ACCEPTANCE_RULES, QUANTIZATIONS, SpecConfig
 from spec_compile.errors import ConfigError
 from spec_compile.plan import PlanOptions, plan_bundles
-from spec_compile.planning.models import Choice, differs
+from spec_compile.planning.models import WITHOUT_DRAFT_LAW, Choice, differs, exact_rules
 from spec_compile.prompts import read_prompt_file
 
 _LARGEST_K = 6
@@ -122,16 +122,22 @@ def _plan(
 
 
 def _export(args: argparse.Namespace, folder: Path) -> list[Path]:
-    """Bundles of the smallest and the largest k: every k between them has its cost from these."""
+    """Bundles of the smallest and the largest k: every k between them has its cost from these.
+
+    A rule that reads no law of the draft has a cheaper draft, which is measured by itself.
+    """
     largest = args.num_speculative_tokens or _LARGEST_K
+    wanted = {folder / f"k{k}": (k, "block") for k in sorted({1, largest})}
+    if not set(args.rules or exact_rules()).isdisjoint(WITHOUT_DRAFT_LAW):
+        wanted[folder / f"match-k{largest}"] = largest, "match"
     configs = {
-        folder / f"k{k}": SpecConfig(
+        path: SpecConfig(
             num_speculative_tokens=k,
-            acceptance="block",
+            acceptance=rule,
             quantize=args.quantize,
             quantize_draft=args.quantize_draft,
         )
-        for k in sorted({1, largest})
+        for path, (k, rule) in wanted.items()
     }
     # Imported here: a wrong option is refused at once, without the seconds that torch takes.
     from spec_compile.driver import compile, steps

@@ -57,30 +57,34 @@ class Costs:
 
     Args:
         plain: target-only decoding.
-        rounds: of each bundle's size.
+        rounds: of each bundle's size, where the draft computes its law.
+        lawless: the same where it computes none, because the rule reads none; may be empty, and
+            is then taken to cost the same.
         target: milliseconds of the target over T new tokens, by T.
         draft_rows: milliseconds of one draft call over K rows, by K, with 1 among them.
     """
 
     plain: RoundTimes
     rounds: Mapping[Size, RoundTimes]
+    lawless: Mapping[Size, RoundTimes]
     target: Mapping[int, float]
     draft_rows: Mapping[int, float]
 
-    def of(self, num_speculative_tokens: int, num_drafts: int) -> RoundTimes | None:
+    def of(
+        self, num_speculative_tokens: int, num_drafts: int, *, lawless: bool = False
+    ) -> RoundTimes | None:
         """A round of this size; None where it is larger than any measured."""
         size = num_speculative_tokens, num_drafts
-        if size in self.rounds:
-            return self.rounds[size]
-        if num_speculative_tokens * num_drafts + 1 not in self.target:
+        own, others = (self.lawless, self.rounds) if lawless else (self.rounds, self.lawless)
+        measured: Mapping[int, RoundTimes] = {}
+        for known in (own, {**others, **own}):
+            if size in known:
+                return known[size]
+            measured = self._of_count(num_drafts, known)
+            if measured and num_speculative_tokens <= max(measured) and self._knows(size):
+                return self._between(size, measured)
+        if not self._knows(size):
             return None
-        measured = {
-            k: times
-            for (k, count), times in self.rounds.items()
-            if count == num_drafts and k * count + 1 in self.target
-        }
-        if measured and num_speculative_tokens <= max(measured):
-            return self._between(size, measured)
         single = self.of(num_speculative_tokens, 1) if num_drafts > 1 and not measured else None
         if single is None or num_drafts not in self.draft_rows:
             return None
@@ -88,6 +92,19 @@ class Costs:
         tail = (single.target - self.target[num_speculative_tokens + 1]) * num_drafts
         target = self.target[num_speculative_tokens * num_drafts + 1] + max(tail, 0.0)
         return _moved(single, draft, target, ESTIMATED)
+
+    def _knows(self, size: Size) -> bool:
+        return size[0] * size[1] + 1 in self.target
+
+    def _of_count(
+        self, num_drafts: int, rounds: Mapping[Size, RoundTimes]
+    ) -> Mapping[int, RoundTimes]:
+        """Measured rounds with this many drafts, by k."""
+        return {
+            k: times
+            for (k, count), times in rounds.items()
+            if count == num_drafts and k * count + 1 in self.target
+        }
 
     def _between(self, size: Size, measured: Mapping[int, RoundTimes]) -> RoundTimes:
         """On the lines through no draft token at all and the measured sizes."""

@@ -13,6 +13,8 @@ from spec_compile.planning.observation import RuleModel
 
 APPROXIMATE = ("typical", "lenient")
 NOT_FORESEEN = ("specdec",)
+# Rules that read no law of the draft, whose draft graph therefore computes none and is cheaper.
+WITHOUT_DRAFT_LAW = ("greedy", "match", "typical")
 _SINGLE: Mapping[str, RuleModel] = MappingProxyType(
     {
         "greedy": single.Chain(single.best_token),

@@ -17,7 +17,7 @@ from spec_compile.planning.costs import (
     measure_rounds,
     measure_target,
 )
-from spec_compile.planning.models import APPROXIMATE, Choice, serves
+from spec_compile.planning.models import APPROXIMATE, WITHOUT_DRAFT_LAW, Choice, serves
 from spec_compile.planning.rounds import efficiency
 from spec_compile.planning.texts import Options, Text, write_texts
 from spec_compile.runtime.api import Decoder
@@ -95,7 +95,9 @@ class Measured:
 
     def predict(self, choice: Choice, num_speculative_tokens: int) -> Prediction | None:
         """The configuration's figures; None where its round is larger than any measured."""
-        times = self.costs.of(num_speculative_tokens, choice.num_drafts)
+        times = self.costs.of(
+            num_speculative_tokens, choice.num_drafts, lawless=choice.rule in WITHOUT_DRAFT_LAW
+        )
         if times is None:
             return None
         texts = self._texts[choice.rule if choice.rule in APPROXIMATE else None]
@@ -178,8 +180,7 @@ def law_source(decoders: Sequence[Decoder]) -> Decoder:
                 f"{decoder.bundle.folder} is of fusion {config.fusion}, which keeps the draft's "
                 "laws inside its graph; plan needs bundles exported with --fusion verify"
             )
-        draft = decoder.manifest.graphs.get("draft")  # prompt lookup has none
-        if draft is not None and draft.output("draft_probs") is not None:
+        if _gives_law(decoder):
             able.append(decoder)
     if not able:
         raise ConfigError(
@@ -187,6 +188,11 @@ def law_source(decoders: Sequence[Decoder]) -> Decoder:
             "rejection, block or a rule for several drafts"
         )
     return min(able, key=lambda one: _config_size(one)[0] * _config_size(one)[1])
+
+
+def _gives_law(decoder: Decoder) -> bool:
+    draft = decoder.manifest.graphs.get("draft")  # prompt lookup has none
+    return draft is not None and draft.output("draft_probs") is not None
 
 
 def _groups(wanted: Sequence[Choice]) -> Iterator[tuple[str | None, list[Choice]]]:
@@ -209,17 +215,23 @@ def _measure_costs(
 ) -> Costs:
     plain: list[RoundTimes] = []
     rounds: dict[Size, RoundTimes] = {}
+    lawless: dict[Size, RoundTimes] = {}
     asked = _generation(options, min(num_tokens, _MOST_COST_TOKENS), seed)
     for decoder in decoders:
         if not decoder.manifest.config.samples and options[0] > 0:
             continue
         times = measure_rounds(decoder, prompts, asked, tick)
         plain.append(times[False])
-        rounds.setdefault(_config_size(decoder), times[True])
+        kind = rounds if _gives_law(decoder) else lawless
+        kind.setdefault(_config_size(decoder), times[True])
     source = law_source(decoders)
     context = max(prompts, key=len)
     context = [context[i % len(context)] for i in range(_context_length(prompts, num_tokens))]
-    widths = {k * count + 1 for k, count in (*sizes, *rounds)} | {k + 1 for k, _ in sizes} | {1}
+    widths = (
+        {k * count + 1 for k, count in (*sizes, *rounds, *lawless)}
+        | {k + 1 for k, _ in sizes}
+        | {1}
+    )
     room = source.manifest.config.max_length - len(context)
     target = measure_target(
         source, sorted(w for w in widths if w <= room), context, options, _REPEAT
@@ -228,7 +240,7 @@ def _measure_costs(
     counts = sorted({1, *(count for _, count in sizes if count <= most)})
     draft_rows = measure_draft_rows(source, counts, context, options, _REPEAT)
     middle = sorted(plain, key=lambda one: one.target)[len(plain) // 2]
-    return Costs(middle, rounds, target, draft_rows)
+    return Costs(middle, rounds, lawless, target, draft_rows)
 
 
 def _context_length(prompts: Sequence[Sequence[int]], num_tokens: int) -> int:

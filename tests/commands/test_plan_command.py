@@ -115,7 +115,7 @@ def test_costs_follow_the_measured_calls() -> None:
     plain = RoundTimes(0, 10, 1, 0, 30)
     one, three = RoundTimes(2, 12, 1, 8, 31), RoundTimes(6, 18, 1, 12, 37)
     target = {1: 10, 2: 11, 3: 12, 4: 14, 5: 15, 7: 20}
-    costs = Costs(plain, {(1, 1): one, (3, 1): three}, target, {1: 6, 2: 9})
+    costs = Costs(plain, {(1, 1): one, (3, 1): three}, {}, target, {1: 6, 2: 9})
     assert costs.of(1, 1) == one and costs.of(4, 1) is None
     # Tails are 1 at k = 1 and 4 at k = 3.
     assert costs.of(2, 1) == RoundTimes(4, 14.5, 1, 10, 33.5, BETWEEN)
