@@ -19,7 +19,7 @@ from benchmarks.figures.rule_tables import Load, rule_speed, rule_tails
 from spec_compile.config import SpecConfig
 from spec_compile.driver import compile as compile_pair
 
-SINGLE = ("rejection", "block", "match", "typical", "lenient")
+SINGLE = ("rejection", "block", "match", "typical", "lenient", "specdec")
 SEVERAL = ("kseq", "recursive", "recursive_wor", "fanout")
 RULES = (*SINGLE, *(f"{rule}:{drafts}" for rule in SEVERAL for drafts in (2, 4, 8)))
 Arguments = argparse.Namespace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spec_compile.acceptance import RULES, Rule
+from spec_compile.acceptance import Rule, rule_for
 from spec_compile.config import SpecConfig
 from spec_compile.passes.base import Pass
 from spec_compile.passes.drop_dead_code import DropDeadCode
@@ -36,7 +36,7 @@ def build_pipeline(
         draft_token_ids: the tokens that the draft may propose, ascending; None leaves them all.
         rule: the acceptance rule; None is the one that the configuration names.
     """
-    rule, drafts = rule or RULES[config.acceptance], config.drafter == "model"
+    rule, drafts = rule or rule_for(config), config.drafter == "model"
     return [
         # Phase 0: tighten the captured models, whose nodes every round then copies.
         FoldLogitsBias(),

@@ -145,11 +145,12 @@ def check_options(options: GenerationOptions, manifest: Manifest) -> None:
     if options.adaptive:
         _check_adaptive(options, manifest)
     lookup_sizes(options, manifest)
-    if manifest.config.acceptance == "greedy" and options.temperature > 0:
+    if not manifest.config.samples and options.temperature > 0:
         rule = "rejection" if manifest.config.lookup_sizes is None else "match"
         raise ConfigError(
             f"temperature={options.temperature} needs sampling, but the bundle was exported with "
-            f"--acceptance greedy; use temperature=0, or export with --acceptance {rule}"
+            f"--acceptance {manifest.config.acceptance}; use temperature=0, or export with "
+            f"--acceptance {rule}"
         )
 
 
@@ -162,7 +163,7 @@ def _check_adaptive(options: GenerationOptions, manifest: Manifest) -> None:
             "adaptive drafting needs rounds of any number of draft tokens; this bundle (fusion "
             f"{config.fusion}, acceptance {config.acceptance}, k={config.num_speculative_tokens}) "
             "has one number; export with --fusion verify, k of 2 or more and --acceptance "
-            "rejection, match or greedy"
+            "rejection, match, greedy or specdec"
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ ACCEPTANCE_RULES = (
     "match",
     "typical",
     "lenient",
+    "specdec",
     *RULES_FOR_SEVERAL_DRAFTS,
 )
 FUSIONS = ("verify", "step")
@@ -35,6 +37,8 @@ DRAFTERS = ("model", PROMPT_LOOKUP)
 PROMPT_LOOKUP_RULES = ("match", "greedy")
 LONGEST_NGRAM = 32
 DEFAULT_MAX_LENGTH = 1024
+# What the authors of SpecDec release.
+SPECDEC_BETA, SPECDEC_TAU = 5, 3.0
 
 
 def default_acceptance(num_drafts: int, drafter: str = "model") -> str:
@@ -70,6 +74,9 @@ class SpecConfig:
         prompt_lookup_min: fewest last tokens that prompt lookup looks for, unless a generation
             asks for others.
         prompt_lookup_max: most of them, at most 32.
+        specdec_beta: among how many of the target's best tokens a draft token has to be; acceptance
+            `specdec` only, for which None takes 5. 1 is greedy decoding of the target.
+        specdec_tau: how much less log-probability than the best token it may have; None takes 3.0.
 
     Raises:
         ConfigError: a value that no compile can use.
@@ -91,6 +98,8 @@ class SpecConfig:
     drafter: str = "model"
     prompt_lookup_min: int = 2
     prompt_lookup_max: int = 3
+    specdec_beta: int | None = None
+    specdec_tau: float | None = None
 
     def __post_init__(self) -> None:
         _one_of("acceptance", self.acceptance, ACCEPTANCE_RULES)
@@ -116,6 +125,7 @@ class SpecConfig:
         _one_of("drafter", self.drafter, DRAFTERS)
         if self.drafter == PROMPT_LOOKUP:
             self._check_prompt_lookup()
+        self._check_specdec()
         if (self.num_drafts > 1) != (self.acceptance in RULES_FOR_SEVERAL_DRAFTS):
             takes_several = self.num_drafts == 1
             takes = "several drafts (num_drafts)" if takes_several else "one draft"
@@ -146,6 +156,19 @@ class SpecConfig:
                     f"max_length={self.max_length}"
                 )
 
+    def _check_specdec(self) -> None:
+        for name in ("specdec_beta", "specdec_tau"):
+            if getattr(self, name) is not None and self.acceptance != "specdec":
+                raise ConfigError(
+                    f"{name} is a setting of acceptance='specdec' alone, not of "
+                    f"{self.acceptance!r}; leave it out"
+                )
+        beta, tau = self.specdec_settings
+        _at_least("specdec_beta", beta, 1)
+        sound: object = tau  # whatever a caller without a type checker gave
+        if isinstance(sound, bool) or not isinstance(sound, int | float) or not 0 <= tau < math.inf:
+            raise ConfigError(f"specdec_tau={tau!r} must be a finite number of at least 0")
+
     def _check_prompt_lookup(self) -> None:
         if self.acceptance not in PROMPT_LOOKUP_RULES:
             raise ConfigError(
@@ -170,6 +193,12 @@ class SpecConfig:
             raise ConfigError(
                 f"prompt_lookup_max={self.prompt_lookup_max} must be at most {LONGEST_NGRAM}"
             )
+
+    @property
+    def specdec_settings(self) -> tuple[int, float]:
+        """Beta and tau of the rule `specdec`."""
+        beta = SPECDEC_BETA if self.specdec_beta is None else self.specdec_beta
+        return beta, SPECDEC_TAU if self.specdec_tau is None else self.specdec_tau
 
     @property
     def varies_length(self) -> bool:

@@ -12,7 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from spec_compile import __version__
-from spec_compile.acceptance import RULES, Rule, SeveralDraftsRule
+from spec_compile.acceptance import RULES, Rule, SeveralDraftsRule, rule_for
 from spec_compile.config import DEFAULT_MAX_LENGTH, PROMPT_LOOKUP, SpecConfig, config_for
 from spec_compile.errors import ConfigError
 from spec_compile.export.backend import BuildContext, backend
@@ -102,7 +102,7 @@ def compile(
         SpecCompileError: one clear line; nothing is left behind.
     """
     config, report = config_for(draft, config), progress or (lambda _: None)
-    chosen = RULES[config.acceptance] if rule is None else own_rule(rule, config)
+    chosen = rule_for(config) if rule is None else own_rule(rule, config)
     folder = Path(output)
     check_output(folder)
     builder = backend(config.backend)
@@ -143,7 +143,9 @@ def own_rule(rule: Rule, config: SpecConfig) -> Rule:
     if rule.name in RULES:
         raise ConfigError(f"rule: {rule.name!r} is the name of another rule; choose one of its own")
     if not rule.samples:
-        raise ConfigError(f"rule: {rule.name!r} has samples=False, which only greedy may have")
+        raise ConfigError(
+            f"rule: {rule.name!r} has samples=False, which only rules of the package may have"
+        )
     if config.drafter == PROMPT_LOOKUP:
         raise ConfigError(f"rule: {rule.name!r} needs a draft model, and prompt-lookup has none")
     if isinstance(rule, SeveralDraftsRule) != (config.num_drafts > 1):
@@ -288,6 +290,7 @@ def _known(ids: Sequence[int | None], vocab_size: int) -> tuple[int, ...]:
 
 def _bundle_config(config: SpecConfig, captured: Captured, rule: Rule) -> BundleConfig:
     lookup = config.drafter == PROMPT_LOOKUP
+    beta, tau = config.specdec_settings if rule.name == "specdec" else (None, None)
     return BundleConfig(
         num_speculative_tokens=config.num_speculative_tokens,
         acceptance=rule.name,
@@ -303,6 +306,8 @@ def _bundle_config(config: SpecConfig, captured: Captured, rule: Rule) -> Bundle
         drafter=config.drafter,
         prompt_lookup_min=config.prompt_lookup_min if lookup else None,
         prompt_lookup_max=config.prompt_lookup_max if lookup else None,
+        specdec_beta=beta,
+        specdec_tau=tau,
     )
 
 

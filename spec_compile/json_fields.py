@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from typing import Any
 
@@ -110,6 +111,17 @@ class Fields:
         """Field `name`, a whole number or null."""
         value = self.take(name)
         return None if value is None else as_integer(value, self.path(name))
+
+    def optional_number(self, name: str) -> float | None:
+        """Field `name`, a finite number or null."""
+        value = self.take(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise breach(self.path(name), f"must be a number, got {value!r}")
+        if not math.isfinite(value):
+            raise breach(self.path(name), "must be finite")
+        return value
 
     def boolean(self, name: str) -> bool:
         """Field `name`, true or false."""

@@ -151,6 +151,7 @@ def _check_manifest(manifest: Manifest) -> None:
         f"is {config.fusion!r}; this version runs {', '.join(GRAPHS_OF_FUSION)}",
     )
     _check_drafter(config)
+    _check_specdec(config)
     _require(manifest.vocab_size >= 1, "vocab_size", "must be at least 1")
     specials = [*manifest.eos_token_ids]
     specials += [] if manifest.bos_token_id is None else [manifest.bos_token_id]
@@ -190,6 +191,20 @@ def _check_drafter(config: BundleConfig) -> None:
         "config.prompt_lookup_min and prompt_lookup_max",
         f"must be 1 to {LONGEST_NGRAM} and in order",
     )
+
+
+def _check_specdec(config: BundleConfig) -> None:
+    where, beta, tau = (
+        "config.specdec_beta and specdec_tau",
+        config.specdec_beta,
+        config.specdec_tau,
+    )
+    if config.acceptance != "specdec":
+        _require(beta is None and tau is None, where, f"do not belong to {config.acceptance!r}")
+        return
+    sound = beta is not None and tau is not None and beta >= 1 and tau >= 0
+    _require(sound, where, "must be a beta of at least 1 and a tau of at least 0")
+    _require(config.exact == (beta == 1), "config.exact", f"does not fit specdec_beta={beta}")
 
 
 def _check_relative_path(where: str, path: str) -> None:

@@ -78,7 +78,8 @@ class ModelSpec:
 class BundleConfig:
     """What the bundle was compiled for; names as in `SpecConfig`, `exact` as the rule says.
 
-    The n-gram sizes are None unless the drafter is `prompt-lookup`.
+    The n-gram sizes are None unless the drafter is `prompt-lookup`, beta and tau unless the rule
+    is `specdec`.
     """
 
     num_speculative_tokens: int
@@ -95,6 +96,13 @@ class BundleConfig:
     drafter: str = "model"
     prompt_lookup_min: int | None = None
     prompt_lookup_max: int | None = None
+    specdec_beta: int | None = None
+    specdec_tau: float | None = None
+
+    @property
+    def samples(self) -> bool:
+        """Whether the rule draws tokens; a bundle of one that does not decodes greedily alone."""
+        return self.acceptance not in ("greedy", "specdec")
 
     @property
     def lookup_sizes(self) -> tuple[int, int] | None:
@@ -135,6 +143,8 @@ def read_config(fields: Fields) -> BundleConfig:
         drafter=fields.text("drafter"),
         prompt_lookup_min=fields.optional_integer("prompt_lookup_min"),
         prompt_lookup_max=fields.optional_integer("prompt_lookup_max"),
+        specdec_beta=fields.optional_integer("specdec_beta"),
+        specdec_tau=fields.optional_number("specdec_tau"),
     )
     fields.finish()
     return config

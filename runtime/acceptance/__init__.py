@@ -29,6 +29,7 @@ ROW_RULES: Mapping[str, RowRule] = MappingProxyType(
         "match": single.match,
         "typical": single.typical,
         "lenient": single.lenient,
+        "specdec": single.specdec,
         "kseq": several.kseq,
         "recursive": several.recursive,
         "recursive_wor": several.recursive_wor,
@@ -38,7 +39,9 @@ ROW_RULES: Mapping[str, RowRule] = MappingProxyType(
 )
 
 
-def _batched(rule: RowRule) -> BatchRule:
+def batched(rule: RowRule) -> BatchRule:
+    """A rule for a row as one for a batch."""
+
     def run(
         draft_tokens: Ints,
         draft_probs: Floats | None,
@@ -59,5 +62,5 @@ def _batched(rule: RowRule) -> BatchRule:
 
 
 RULES: Mapping[str, BatchRule] = MappingProxyType(
-    {name: _batched(rule) for name, rule in ROW_RULES.items()}
+    {name: batched(rule) for name, rule in ROW_RULES.items()}
 )

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from spec_compile.config import SPECDEC_BETA, SPECDEC_TAU
 from spec_compile.runtime.acceptance.decisions import Decisions, Weights
 
 NO_MASS = 1e-30
@@ -59,6 +60,27 @@ def typical(tokens: Tokens, draft: Laws | None, target: Laws, decide: Decisions)
 
     accepted = _prefix(passes(token, law) for token, law in zip(tokens, target, strict=False))
     return [*tokens[:accepted], decide.draw(0, target[accepted])]
+
+
+def specdec(
+    tokens: Tokens,
+    draft: Laws | None,
+    target: Laws,
+    decide: Decisions | None,
+    beta: int = SPECDEC_BETA,
+    tau: float = SPECDEC_TAU,
+) -> list[int]:
+    """Accept what is the target's best token or near it; `target` holds logits."""
+
+    def passes(token: int, own: int, logits: Weights) -> bool:
+        if token == own or beta == 1 or token < 0:
+            return token == own
+        larger = sum(1 for logit in logits if logit > logits[token])
+        return larger < beta and bool(logits[own] - logits[token] <= tau)
+
+    best = [int(np.argmax(logits)) for logits in target]
+    accepted = _prefix(map(passes, tokens, best, target))
+    return [*tokens[:accepted], best[accepted]]
 
 
 def block(

@@ -18,7 +18,9 @@ from spec_compile.acceptance.lenient import Lenient
 from spec_compile.acceptance.match import Match
 from spec_compile.acceptance.recursive import Recursive, RecursiveWithoutReplacement
 from spec_compile.acceptance.rejection import Rejection
+from spec_compile.acceptance.specdec import SpecDec
 from spec_compile.acceptance.typical import Typical
+from spec_compile.config import SpecConfig
 
 _ALL: tuple[Rule, ...] = (
     Greedy(),
@@ -27,6 +29,7 @@ _ALL: tuple[Rule, ...] = (
     Match(),
     Typical(),
     Lenient(),
+    SpecDec(),
     KSeq(),
     Recursive(),
     RecursiveWithoutReplacement(),
@@ -35,4 +38,12 @@ _ALL: tuple[Rule, ...] = (
 )
 RULES: Mapping[str, Rule] = MappingProxyType({rule.name: rule for rule in _ALL})
 
-__all__ = ["RULES", "Accepted", "Drafting", "Rule", "SeveralDraftsRule"]
+
+def rule_for(config: SpecConfig) -> Rule:
+    """The rule that a configuration names, with its settings."""
+    if config.acceptance == SpecDec.name:
+        return SpecDec(*config.specdec_settings)
+    return RULES[config.acceptance]
+
+
+__all__ = ["RULES", "Accepted", "Drafting", "Rule", "SeveralDraftsRule", "rule_for"]

@@ -69,7 +69,7 @@ class Rule(ABC):
     """
 
     name: ClassVar[str]
-    exact: ClassVar[bool]
+    exact: bool
     drafting: ClassVar[Drafting] = Drafting.SAMPLED
     samples: ClassVar[bool] = True
     symbolic_length: ClassVar[bool] = False

@@ -52,7 +52,7 @@ def check_edges(
         progress: told of the rounds run.
     """
     config = decoder.manifest.config
-    if config.acceptance == "greedy" or not config.exact:
+    if not config.samples or not config.exact:
         return CheckResult(_STAGE, SKIPPED, f"rule {config.acceptance} makes no such promise")
     rounds = [
         (index, setting, uniform)

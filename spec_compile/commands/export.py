@@ -19,6 +19,8 @@ from spec_compile.config import (
     NOT_QUANTIZED,
     PROMPT_LOOKUP,
     QUANTIZATIONS,
+    SPECDEC_BETA,
+    SPECDEC_TAU,
     SpecConfig,
     default_acceptance,
 )
@@ -115,6 +117,20 @@ def _add_draft_arguments(parser: argparse.ArgumentParser) -> None:
         f"{PROMPT_LOOKUP} {default_acceptance(1, PROMPT_LOOKUP)})",
     )
     parser.add_argument(
+        "--beta",
+        type=int,
+        metavar="N",
+        help="for --acceptance specdec: accept among the target's N best tokens; 1 is greedy "
+        f"decoding (default {SPECDEC_BETA})",
+    )
+    parser.add_argument(
+        "--tau",
+        type=float,
+        metavar="F",
+        help="for --acceptance specdec: log-probability that a token may have less than the best "
+        f"(default {SPECDEC_TAU})",
+    )
+    parser.add_argument(
         "--num-drafts",
         type=int,
         default=default.num_drafts,
@@ -191,11 +207,19 @@ def _config(args: argparse.Namespace) -> SpecConfig:
     if sizes and drafter == "model":
         option = next(iter(sizes)).replace("_", "-")
         raise ConfigError(f"--{option} belongs to --draft {PROMPT_LOOKUP}; leave it out")
+    acceptance = args.acceptance or default_acceptance(args.num_drafts, drafter)
+    for option in ("beta", "tau"):
+        if getattr(args, option) is not None and acceptance != "specdec":
+            raise ConfigError(
+                f"--{option} belongs to --acceptance specdec, not {acceptance}; leave it out"
+            )
     return SpecConfig(
         drafter=drafter,
+        specdec_beta=args.beta,
+        specdec_tau=args.tau,
         **sizes,
         num_speculative_tokens=args.num_speculative_tokens,
-        acceptance=args.acceptance or default_acceptance(args.num_drafts, drafter),
+        acceptance=acceptance,
         fusion=args.fusion,
         backend=args.backend,
         dtype=args.dtype,

@@ -49,7 +49,10 @@ def describe(manifest: Manifest, operators: dict[str, dict[str, int]]) -> Iterat
     drafts = f"{config.num_speculative_tokens} draft tokens"
     if config.num_drafts > 1:
         drafts = f"{config.num_drafts} drafts of {config.num_speculative_tokens} tokens"
-    yield f"acceptance   {config.acceptance} ({law})"
+    settings = ""
+    if config.specdec_beta is not None:
+        settings = f", beta {config.specdec_beta}, tau {config.specdec_tau:g}"
+    yield f"acceptance   {config.acceptance}{settings} ({law})"
     yield f"fusion       {config.fusion}, {drafts} a round"
     weights = f"target {config.quantize or config.dtype}"
     if config.lookup_sizes is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from spec_compile.errors import ConfigError
-from spec_compile.planning.models import Choice
+from spec_compile.planning.models import NOT_FORESEEN, Choice
 from spec_compile.planning.predict import Prediction, law_source, measure, num_ticks
 from spec_compile.planning.texts import Options
 from spec_compile.runtime.api import Decoder
@@ -14,13 +14,16 @@ from spec_compile.runtime.api import Decoder
 def predictable(decoders: Sequence[Decoder]) -> list[list[int]]:
     """Places of bundles that can be predicted, those of one pair and precision together.
 
-    They are of fusion `verify`, their prompts are no source texts, and one of each group gives the
-    draft's laws.
+    They are of fusion `verify`, their prompts are no source texts, their rules can be foreseen, and
+    one of each group gives the draft's laws.
     """
     groups: dict[object, list[int]] = {}
     for place, decoder in enumerate(decoders):
         manifest = decoder.manifest
-        if manifest.config.fusion == "verify" and not manifest.reads_source:
+        config = manifest.config
+        if config.fusion != "verify" or manifest.reads_source:
+            continue
+        if config.acceptance not in NOT_FORESEEN:
             groups.setdefault(weights_of(decoder), []).append(place)
     return [group for group in groups.values() if _gives_laws([decoders[i] for i in group])]
 

@@ -12,6 +12,7 @@ from spec_compile.planning import several, single
 from spec_compile.planning.observation import RuleModel
 
 APPROXIMATE = ("typical", "lenient")
+NOT_FORESEEN = ("specdec",)
 # Rules that read no law of the draft, whose draft graph therefore computes none and is cheaper.
 WITHOUT_DRAFT_LAW = ("greedy", "match", "typical")
 _SINGLE: Mapping[str, RuleModel] = MappingProxyType(
@@ -64,6 +65,11 @@ def choices(rules: Sequence[str], num_drafts: Sequence[int]) -> list[Choice]:
     """
     found: list[Choice] = []
     for rule in rules:
+        if rule in NOT_FORESEEN:
+            raise ConfigError(
+                f"rule {rule!r} cannot be foreseen: it accepts by the target's logits, and a plan "
+                "sees laws; export with it, and measure the bundle by bench"
+            )
         if rule not in ACCEPTANCE_RULES:
             known = ", ".join(ACCEPTANCE_RULES)
             raise ConfigError(f"rule {rule!r} is not supported; choose of {known}")

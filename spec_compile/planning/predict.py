@@ -218,7 +218,7 @@ def _measure_costs(
     lawless: dict[Size, RoundTimes] = {}
     asked = _generation(options, min(num_tokens, _MOST_COST_TOKENS), seed)
     for decoder in decoders:
-        if decoder.manifest.config.acceptance == "greedy" and options[0] > 0:
+        if not decoder.manifest.config.samples and options[0] > 0:
             continue
         times = measure_rounds(decoder, prompts, asked, tick)
         plain.append(times[False])

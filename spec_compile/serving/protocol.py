@@ -102,7 +102,7 @@ class Requests:
             longest = min(longest, settings.max_prompt_tokens)
         prompt = _Prompt(longest, Whole(0, manifest.vocab_size - 1), settings.max_choices)
         self._options = {
-            **_options(greedy=manifest.config.acceptance == "greedy"),
+            **_options(greedy=not manifest.config.samples),
             **_drafting(manifest),
         }
         common = {

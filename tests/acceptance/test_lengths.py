@@ -15,7 +15,7 @@ ANY_LENGTH = [name for name, rule in RULES.items() if rule.symbolic_length]
 
 
 def test_which_they_are() -> None:
-    assert ANY_LENGTH == ["greedy", "rejection", "match", "lenient"]
+    assert ANY_LENGTH == ["greedy", "rejection", "match", "lenient", "specdec"]
 
 
 @pytest.mark.parametrize("name", ANY_LENGTH)
@@ -48,7 +48,7 @@ def test_no_draft_token_is_plain_decoding(name: str) -> None:
     assert count.tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["greedy", "match"])
+@pytest.mark.parametrize("name", ["greedy", "match", "specdec"])
 def test_minus_one_proposes_nothing(name: str) -> None:
     target = torch.eye(VOCAB)[torch.tensor([[3, 1, 2]])]
     uniforms = torch.full((1, 3), 0.5)
