@@ -23,6 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from spec_compile.errors import CaptureError, CheckpointError
 from spec_compile.export.seams import IMPLEMENTATION
+from spec_compile.export.spec_drafter_graphs import SpecDrafterConfig
 from spec_compile.json_fields import is_plain
 from spec_compile.presets import PRESETS, resolve_preset
 from spec_compile.program import first_line
@@ -94,7 +95,8 @@ def open_checkpoint(source: str | os.PathLike[str]) -> Checkpoint:
     if not isinstance(layers, int) or layers < 1:
         raise CheckpointError(f"{folder}/config.json: num_hidden_layers is {layers!r}")
     eos, bos = (_token_ids(folder, config, name) for name in ("eos_token_id", "bos_token_id"))
-    starts = _decoder_start_ids(folder, config, bos) if is_seq2seq(config) else ()
+    reads = is_seq2seq(config) and not is_drafter(config)
+    starts = _decoder_start_ids(folder, config, bos) if reads else ()
     return Checkpoint(source, folder, config, eos, next(iter(bos), None), starts)
 
 
@@ -110,7 +112,12 @@ def _decoder_start_ids(folder: Path, config: Any, bos: tuple[int, ...]) -> tuple
 
 def is_seq2seq(config: Any) -> bool:
     """Whether a model has an encoder and a decoder."""
-    return bool(getattr(config, "is_encoder_decoder", False))
+    return is_drafter(config) or bool(getattr(config, "is_encoder_decoder", False))
+
+
+def is_drafter(config: Any) -> bool:
+    """Whether this is the configuration of a Spec-Drafter."""
+    return isinstance(config, SpecDrafterConfig)
 
 
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype) -> PreTrainedModel:

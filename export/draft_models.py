@@ -8,11 +8,20 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
+from spec_compile.acceptance import RULES
 from spec_compile.config import SpecConfig
 from spec_compile.errors import CheckpointError, ConfigError
-from spec_compile.export.checkpoint import Checkpoint, is_seq2seq, load_model, prepare
-from spec_compile.export.compact_draft import is_compact, load_compact_draft
+from spec_compile.export.checkpoint import (
+    Checkpoint,
+    is_drafter,
+    is_seq2seq,
+    load_model,
+    prepare,
+)
+from spec_compile.export.compact_draft import is_compact, load_compact_draft, tokenizer_hash
 from spec_compile.export.draft_vocab import most_frequent
+from spec_compile.export.spec_drafter import SpecDrafter
+from spec_compile.export.spec_drafter_files import load_spec_drafter
 from spec_compile.export.tokenizer_files import TokenizerFiles, check_same, read_tokenizer
 
 
@@ -32,7 +41,7 @@ def check_draft(target: Checkpoint, draft: Checkpoint | None, tokenizer: Tokeniz
         )
     if draft is not None:
         _check_kinds(target, draft)
-    if draft is not None and not is_compact(draft.config):
+    if draft is not None and not is_compact(draft.config) and not is_drafter(draft.config):
         check_same(tokenizer, read_tokenizer(draft))
 
 
@@ -49,6 +58,26 @@ def _check_kinds(target: Checkpoint, draft: Checkpoint) -> None:
                 if reads
                 else "there is no source text that its encoder could read; take a decoder-only one"
             )
+        )
+
+
+def _check_drafter(draft: Checkpoint, config: SpecConfig) -> None:
+    name = f"{draft.source} is a Spec-Drafter, which"
+    if config.fusion != "verify":
+        raise ConfigError(f"{name} reads all of a text in every round; choose fusion='verify'")
+    if config.num_drafts > 1 or RULES[config.acceptance].uses_draft_probs:
+        rules = [rule.name for rule in RULES.values() if not rule.uses_draft_probs]
+        raise ConfigError(
+            f"{name} gives tokens without laws; acceptance={config.acceptance!r} needs them, "
+            f"choose one of {', '.join(rules)}"
+        )
+    if config.draft_vocab is not None:
+        raise ConfigError(f"{name} has no head to trim; leave out draft_vocab")
+    most = draft.config.max_speculative_tokens
+    if config.num_speculative_tokens > most:
+        raise ConfigError(
+            f"{name} proposes {most} tokens at most, not "
+            f"num_speculative_tokens={config.num_speculative_tokens}"
         )
 
 
@@ -71,7 +100,7 @@ def load_draft(
     tokenizer: TokenizerFiles,
     config: SpecConfig,
     eos_token_ids: Sequence[int],
-) -> tuple[PreTrainedModel, tuple[int, ...] | None]:
+) -> tuple[PreTrainedModel | SpecDrafter, tuple[int, ...] | None]:
     """The draft model ready to be captured, and the ids it may propose, ascending; None for all.
 
     Args:
@@ -85,6 +114,9 @@ def load_draft(
         SpecCompileError: its weights do not fit, or not this target; no such vocabulary.
     """
     dtype = getattr(torch, config.dtype)
+    if is_drafter(draft.config):
+        _check_drafter(draft, config)
+        return load_spec_drafter(draft.folder, dtype, tokenizer_hash(tokenizer.ids())), None
     if is_compact(draft.config):
         if config.draft_vocab is not None:
             raise ConfigError(

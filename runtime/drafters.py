@@ -65,6 +65,7 @@ class ModelDrafter:
         self._call = GraphCall(engine, "draft", batch, {**tensors, **read, "uniforms": uniforms})
         self._call.bind(PROMPT)
         self._window = window_of("draft", manifest.config)
+        self._reads_all = not graph.caches
         self._read = int64_zeros(rows)  # tokens of each row that the last call had been fed
         self._started = self._skipped = False
         self._shorter: dict[int, NDArray[np.int64]] = {}
@@ -98,9 +99,11 @@ class ModelDrafter:
         np.copyto(self._read, self._batch.committed)
         if length < self._most:
             np.copyto(self._shorter[length], self._outputs["draft_tokens"][:, :length])
-        return width == self._window
+        return self._reads_all or width == self._window
 
     def _width(self) -> int:
+        if self._reads_all and self._started:
+            return int((self._batch.committed * self._batch.active).max())
         if self._skipped:
             unread = (self._batch.committed - self._read) * self._batch.active
             return max(self._window, int(unread.max()))

@@ -20,6 +20,8 @@ from spec_compile.export.bundle import describe_files, describe_graphs
 from spec_compile.export.capture_models import capture_model, head_rows
 from spec_compile.export.checkpoint import Checkpoint, load_model, open_checkpoint
 from spec_compile.export.draft_models import check_draft, check_source_options, load_draft
+from spec_compile.export.spec_drafter import SpecDrafter
+from spec_compile.export.spec_drafter_graphs import capture_spec_drafter
 from spec_compile.export.tokenizer_files import (
     TokenizerFiles,
     read_tokenizer,
@@ -64,7 +66,7 @@ class Captured:
     """
 
     program: Program
-    models: dict[str, PreTrainedModel]
+    models: dict[str, PreTrainedModel | SpecDrafter]
     vocab_size: int
     max_length: int
     draft_token_ids: tuple[int, ...] | None = None
@@ -192,18 +194,29 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
     dtype = getattr(torch, config.dtype)
     # Both before the first capture: damaged weights are told in seconds.
     target = load_model(pair.target, dtype)
-    models: dict[str, PreTrainedModel] = {"target": target}
+    models: dict[str, PreTrainedModel | SpecDrafter] = {"target": target}
     token_ids: tuple[int, ...] | None = None
     if pair.draft is not None:
         models["draft"], token_ids = load_draft(
             pair.draft, target, pair.tokenizer, config, pair.target.eos_token_ids
         )
     graphs: dict[str, Graph] = {}
-    for name in models:
+    for name, model in models.items():
         report(_CAPTURE.format(name))
+        if isinstance(model, SpecDrafter):
+            graphs |= capture_spec_drafter(
+                model,
+                num_speculative_tokens=config.num_speculative_tokens,
+                vocab_size=vocabulary_size(
+                    pair.tokenizer, head_rows(graphs["target"]), model.sizes.vocab_size
+                ),
+                batch_size=config.batch_size,
+                max_length=max_length,
+            )
+            continue
         graphs |= capture_model(
             name,
-            models[name],
+            model,
             max_length=max_length,
             # The last round may write all its draft tokens behind a row that is full.
             slots=max_length + config.num_drafts * config.num_speculative_tokens,
@@ -211,7 +224,11 @@ def capture_pair(pair: Pair, config: SpecConfig, report: Progress = lambda _: No
             tree=config.num_drafts > 1,
         )
     target_rows = head_rows(graphs["target"])
-    draft_rows = head_rows(graphs.get("draft", graphs["target"]))
+    drafter = models.get("draft")
+    if isinstance(drafter, SpecDrafter):
+        draft_rows = drafter.sizes.vocab_size
+    else:
+        draft_rows = head_rows(graphs.get("draft", graphs["target"]))
     vocab_size = vocabulary_size(pair.tokenizer, target_rows, draft_rows)
     named = Program(graphs, name_weights_of(models))
     return Captured(named, models, vocab_size, max_length, token_ids)
@@ -319,8 +336,8 @@ def _model_spec(pair: Pair, captured: Captured, name: str) -> ModelSpec:
         source=checkpoint.name,
         architecture=type(model).__name__,
         license=checkpoint.license,
-        num_layers=len(keys),
-        num_parameters=model.num_parameters(),
+        num_layers=len(keys) or checkpoint.config.num_hidden_layers,
+        num_parameters=sum(weight.numel() for weight in model.parameters()),
     )
 
 

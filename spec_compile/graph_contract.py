@@ -12,6 +12,8 @@ GRAPHS_OF_FUSION: Mapping[str, tuple[str, ...]] = {
 }
 FREE_SIZES = ("B", "T", "N", "J", "J+1")
 SOURCE_TOKENS, SOURCE_LENGTHS = "source_tokens", "source_lengths"
+# What the encoder of a drafter without caches gives: its states.
+DRAFT_MEMORY = "draft_memory"
 _CROSS = re.compile(r"(draft_)?cross_(key|value)\.\d+")
 
 
@@ -23,8 +25,8 @@ def is_source_tensor(name: str) -> bool:
 
 
 def is_cross_tensor(name: str) -> bool:
-    """Whether a tensor holds the keys or values of one layer's cross-attention."""
-    return _CROSS.fullmatch(name) is not None
+    """Whether a tensor is what an encoder gives: keys or values of one layer, or its states."""
+    return name == DRAFT_MEMORY or _CROSS.fullmatch(name) is not None
 
 
 # Graphs that read the source text, by the model that they belong to.

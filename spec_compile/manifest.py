@@ -47,7 +47,7 @@ from spec_compile.manifest_parts import (
     read_graph,
     read_model,
 )
-from spec_compile.manifest_source import STARTS, check_source
+from spec_compile.manifest_source import STARTS, check_source, reads_memory
 
 __all__ = ["BundleConfig", "FileSpec", "GraphSpec", "Manifest", "ModelSpec", "TensorSpec"]
 
@@ -277,7 +277,7 @@ def _check_roles(where: str, name: str, graph: GraphSpec, manifest: Manifest) ->
     for role, expected in outputs.items():
         _require_tensor(f"{where}.outputs", role, graph.output(role), expected)
     caches = {tensor.name for tensor in graph.caches}
-    has_caches = len(caches) > 0 or name in ENCODERS.values()
+    has_caches = len(caches) > 0 or name in ENCODERS.values() or reads_memory(graph)
     _require(has_caches, f"{where}.outputs", "must have a cache (`alias_of`)")
     for cache in graph.caches:
         _check_cache(f"{where}.inputs {cache.name!r}", cache, config.slots)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from spec_compile.graph_contract import (
+    DRAFT_MEMORY,
     ENCODERS,
     SOURCE_LENGTHS,
     Expected,
@@ -54,7 +55,8 @@ def _outputs(where: str, encoder: GraphSpec) -> dict[str, TensorSpec]:
     for tensor in encoder.outputs:
         if not is_cross_tensor(tensor.name):
             raise breach(where, f"has {tensor.name!r}, which no graph reads")
-        _require(where, tensor, Expected(tensor.dtype, ("B", None, "N", None)))
+        shape = ("B", "N", None) if tensor.name == DRAFT_MEMORY else ("B", None, "N", None)
+        _require(where, tensor, Expected(tensor.dtype, shape))
         found[tensor.name] = tensor
     if not found:
         raise breach(where, "is empty")
@@ -78,3 +80,8 @@ def _check_reads(where: str, graph: GraphSpec, given: Mapping[str, TensorSpec]) 
 def _require(where: str, tensor: TensorSpec, expected: Expected) -> None:
     if not expected.fits(tensor.dtype, tensor.shape):
         raise breach(where, f"must have {tensor.name!r} of {expected}")
+
+
+def reads_memory(graph: GraphSpec) -> bool:
+    """Whether this is a drafter without caches, which reads all committed tokens in every call."""
+    return graph.input(DRAFT_MEMORY) is not None
