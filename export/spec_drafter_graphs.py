@@ -17,7 +17,7 @@ from spec_compile.graph_contract import DRAFT_MEMORY, ENCODERS, SOURCE_LENGTHS, 
 from spec_compile.program import Composite, Graph, TensorSpec, trace
 
 
-class SpecDrafterConfig(PretrainedConfig):
+class SpecDrafterConfig(PretrainedConfig):  # type: ignore[no-untyped-call]
     """A drafter's sizes, under the names that the front end asks a configuration for."""
 
     model_type = MODEL_TYPE
