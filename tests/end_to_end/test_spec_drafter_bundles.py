@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,29 @@ def test_it_reads_all_that_was_accepted(decoder: Decoder, drafter: SpecDrafter) 
             kept = extra[: len(extra) - row]
             batch.commit(row, kept)
             committed[row] = [*text, *kept]
+
+
+@pytest.mark.parametrize("beta,tau", [(1, 0.0), (V, 1e9)])
+def test_spec_verification(
+    beta: int, tau: float, target: Path, draft: Path, tmp_path: Path
+) -> None:
+    """beta = 1 is greedy decoding of the target; with no limits every draft token is kept."""
+    config = replace(CONFIG, acceptance="specdec", specdec_beta=beta, specdec_tau=tau)
+    decoder = load(compile_pair(str(target), str(draft), tmp_path / "bundle", config))
+    sources = [source_of(length) for length in (3, 9)]
+    found, plain = (
+        decoder.generate(
+            sources, max_new_tokens=20, temperature=0.0, ignore_eos=True, speculative=speculative
+        )
+        for speculative in (True, False)
+    )
+    assert decoder.manifest.config.exact == (beta == 1)
+    for one, greedy in zip(found, plain, strict=True):
+        if beta == 1:
+            assert one.token_ids == greedy.token_ids
+        else:
+            assert one.stats.acceptance_rate == 1.0
+            assert one.token_ids != greedy.token_ids
 
 
 REFUSED = {
