@@ -65,7 +65,9 @@ def _check_drafter(draft: Checkpoint, config: SpecConfig) -> None:
     name = f"{draft.source} is a Spec-Drafter, which"
     if config.fusion != "verify":
         raise ConfigError(f"{name} reads all of a text in every round; choose fusion='verify'")
-    if config.num_drafts > 1 or RULES[config.acceptance].uses_draft_probs:
+    if config.num_drafts > 1:
+        raise ConfigError(f"{name} proposes one draft a round; choose num_drafts=1")
+    if RULES[config.acceptance].uses_draft_probs:
         rules = [rule.name for rule in RULES.values() if not rule.uses_draft_probs]
         raise ConfigError(
             f"{name} gives tokens without laws; acceptance={config.acceptance!r} needs them, "

@@ -163,7 +163,7 @@ def _check_adaptive(options: GenerationOptions, manifest: Manifest) -> None:
             "adaptive drafting needs rounds of any number of draft tokens; this bundle (fusion "
             f"{config.fusion}, acceptance {config.acceptance}, k={config.num_speculative_tokens}) "
             "has one number; export with --fusion verify, k of 2 or more and --acceptance "
-            "rejection, match, greedy or specdec"
+            "rejection, lenient, match, greedy or specdec"
         )
 
 

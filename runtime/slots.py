@@ -84,10 +84,6 @@ class Slots:
         """Whether a request sits there."""
         return self._streams[slot] is not None
 
-    def is_running(self, slot: int) -> bool:
-        """Whether its prompt has been fed, so that it takes part in rounds."""
-        return bool(self.started[slot])
-
     def start(self, slot: int) -> None:
         """Note that the whole prompt has been fed."""
         self.started[slot] = True

@@ -186,7 +186,9 @@ def _of_setting(figures: dict[str, Any], setting: tuple[int, float]) -> dict[str
 
 def _describe(decoder: Decoder, options: BenchOptions) -> dict[str, Any]:
     manifest = decoder.manifest
-    memory = measure_memory(decoder.bundle.folder, options.num_threads) if options.memory else {}
+    memory: dict[str, int | None] = {}
+    if options.memory and options.device == "cpu":  # of a device, it would be another run's
+        memory = measure_memory(decoder.bundle.folder, options.num_threads)
     return {
         "config": vars(manifest.config),
         "models": {name: model.source for name, model in manifest.models.items()},

@@ -118,9 +118,11 @@ class SpecConfig:
         _one_of("quantize", self.quantize, (None, *QUANTIZATIONS))
         _one_of("quantize_draft", self.quantize_draft, (None, NOT_QUANTIZED, *QUANTIZATIONS))
         if self.quantized_models and self.backend != "onnxruntime":
+            smaller = "float16" in DTYPES_OF_BACKEND[self.backend]
+            advice = "take dtype='float16', or" if smaller else "take"
             raise ConfigError(
                 f"quantize is not supported by backend={self.backend!r}: block-wise weights use an "
-                "operator of ONNX Runtime; take dtype='float16', or backend='onnxruntime'"
+                f"operator of ONNX Runtime; {advice} backend='onnxruntime'"
             )
         _one_of("drafter", self.drafter, DRAFTERS)
         if self.drafter == PROMPT_LOOKUP:

@@ -107,7 +107,7 @@ def _options(decoder: Decoder, rng: np.random.Generator, max_tokens: int) -> dic
         "seed": int(rng.integers(_MAX_SEED)),
         "temperature": 0.0,
     }
-    if decoder.manifest.config.acceptance != "greedy":
+    if decoder.manifest.config.samples:
         options["temperature"] = float(rng.choice([0.0, 0.5, 1.0]))
         options["top_p"] = float(rng.choice([1.0, 0.9]))
         options["top_k"] = int(rng.choice([0, 50]))

@@ -34,8 +34,10 @@ def build(arguments: dict[str, Any]) -> serve.Application:
         SpecCompileError: the bundle cannot be opened here.
     """
     unknown = sorted(set(arguments) - set(_DEFAULTS))
-    if unknown or not arguments.get("bundle"):
-        raise ConfigError(f"give bundle=FOLDER; unknown: {', '.join(unknown) or 'none'}")
+    if unknown:
+        raise ConfigError(f"unknown: {', '.join(unknown)}; there are {', '.join(_DEFAULTS)}")
+    if not arguments.get("bundle"):
+        raise ConfigError("which bundle? give bundle=FOLDER")
     values = {
         name: type(default)(arguments.get(name, default)) for name, default in _DEFAULTS.items()
     }

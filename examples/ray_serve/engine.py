@@ -7,7 +7,14 @@ from typing import Any
 
 from ray import serve
 
-from spec_compile import AsyncDecoder, QueueFullError, SpecCompileError
+from spec_compile import AsyncDecoder
+from spec_compile.errors import (
+    ClosedError,
+    ConfigError,
+    GenerationError,
+    QueueFullError,
+    SpecCompileError,
+)
 
 
 class Engine:
@@ -46,8 +53,10 @@ class Engine:
             result = stream.result
         except QueueFullError as error:
             yield {"error": str(error), "status": 429}
-        except SpecCompileError as error:
+        except (ConfigError, GenerationError) as error:
             yield {"error": str(error), "status": 400}
+        except SpecCompileError as error:  # the engine failed, or is being closed
+            yield {"error": str(error), "status": 503 if isinstance(error, ClosedError) else 500}
         else:
             yield {
                 "replica": self._name,

@@ -47,7 +47,7 @@ class Gateway:
 
     Args:
         engine: a handle of the deployment of `Engine`.
-        attempts: replicas that a request may lose before it has begun.
+        attempts: replicas on which a request is tried.
     """
 
     def __init__(self, engine: Any, attempts: int = 3) -> None:

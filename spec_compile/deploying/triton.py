@@ -77,12 +77,13 @@ def write_repository(
 
     Raises:
         ArtifactError: a damaged bundle, or an output that cannot be written.
-        ConfigError: a name that Triton does not take.
+        ConfigError: a name that Triton does not take, or a bundle that cannot be served so.
     """
     folder = Path(output)
     name = _check_name(model_name or Path(bundle).resolve().name)
     check_output(folder)
     opened = open_bundle(bundle, verify_hash=verify_hash)
+    _check_served(opened.manifest)
     values = _values(name, opened.manifest, settings or TritonSettings())
     with staged(folder) as staging:
         version = staging / name / "1"
@@ -104,12 +105,26 @@ def _check_name(name: str) -> str:
     return name
 
 
+def _check_served(manifest: Manifest) -> None:
+    if manifest.reads_source:
+        raise ConfigError(
+            "package does not take encoder-decoder bundles, which continuous batching does not "
+            "serve; use spec_compile.load"
+        )
+    backend = manifest.config.backend
+    if backend not in _EXTRAS:
+        raise ConfigError(
+            f"package does not take bundles of backend {backend}; export with one of "
+            f"{', '.join(_EXTRAS)}"
+        )
+
+
 def _values(name: str, manifest: Manifest, settings: TritonSettings) -> dict[str, str]:
     num_slots = settings.num_slots or manifest.config.batch_size
     numbers = asdict(settings) | {"num_slots": num_slots}
     return {
         "model_name": name,
-        "extra": _EXTRAS.get(manifest.config.backend, "cpu"),
+        "extra": _EXTRAS[manifest.config.backend],
         **{key: json.dumps(value) for key, value in numbers.items()},
     }
 

@@ -18,7 +18,14 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as triton
 
-from spec_compile import AsyncDecoder, AsyncStream, QueueFullError, SpecCompileError
+from spec_compile import AsyncDecoder, AsyncStream
+from spec_compile.errors import (
+    BackendError,
+    ClosedError,
+    ConfigError,
+    GenerationError,
+    QueueFullError,
+)
 
 _LOG = logging.getLogger(__name__)
 _POLL_SECONDS = 0.05  # Triton tells of a client that left only when it is asked
@@ -91,10 +98,13 @@ class TritonPythonModel:
         """Answer one request; whatever happens, its last response is sent."""
         try:
             await self._answer(asked, sender)
-        except QueueFullError as error:
+        except (QueueFullError, ClosedError) as error:
             _fail(sender, str(error), triton.TritonError.UNAVAILABLE)
-        except SpecCompileError as error:
+        except (ConfigError, GenerationError) as error:
             _fail(sender, str(error), triton.TritonError.INVALID_ARG)
+        except BackendError as error:
+            _LOG.error("the engine failed: %s", error)
+            _fail(sender, "the engine failed", triton.TritonError.INTERNAL)
         except Exception:  # noqa: BLE001  (else the client would wait for ever)
             _LOG.exception("a request failed")
             _fail(sender, "internal error; the server's log says more", triton.TritonError.INTERNAL)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from spec_compile.errors import BackendError, SpecCompileError
+from spec_compile.errors import BackendError, QueueFullError, SpecCompileError
 from spec_compile.runtime.async_decoder import AsyncDecoder
 
 _PROBE_SECONDS = 10.0
@@ -37,6 +37,8 @@ class Readiness:
                 try:
                     result = await decoder.generate([0], max_new_tokens=1, timeout=_PROBE_SECONDS)
                     self._doubtful = not result.token_ids  # none: it was not in time
+                except QueueFullError:
+                    return True  # what becomes of those that wait will tell
                 except SpecCompileError:
                     return False
         return not self._doubtful

@@ -19,7 +19,7 @@ from tests.deploying.conftest import ServerEndedError, StartTriton, Triton
 from tests.helpers.toy_bundle import Toy, write_toy_bundle
 
 pytestmark = pytest.mark.slow
-# More rounds than a session has time for: who asks for all of them has to be cancelled.
+# More rounds than any test waits for: who asks for all of them has to be cancelled.
 ENDLESS = Toy(max_length=400_000, batch_size=1)
 
 

@@ -225,7 +225,10 @@ def test_tokenizer_larger_than_the_head(tmp_path: Path, export: ExportCommand) -
             ["--backend", "tensorrt-rtx", "--quantize", "int4"],
             "quantize is not supported by backend='tensorrt-rtx'",
         ),
-        (["--backend", "torch"], "backend='torch' is not supported"),
+        (
+            ["--backend", "torch", "--quantize", "int8"],
+            "operator of ONNX Runtime; take backend='onnxruntime'",
+        ),
         (["--compute-capability", "8.9"], "compute_capabilities is for backend='tensorrt-rtx'"),
         (["--dtype", "float16"], "dtype='float16' is not supported by backend='onnxruntime'"),
         (["--dtype", "float64"], "dtype='float64' is not supported; choose one of float32"),
